@@ -28,11 +28,13 @@ _SERIES = 600
 
 def serve() -> None:
     """Serve pages on a free port, and print the port."""
-    from http.server import BaseHTTPRequestHandler, HTTPServer
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
     numbers = count()
 
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"  # connections stay open, as those of vLLM do
+
         def do_GET(self) -> None:
             n = next(numbers)
             labels = 'engine="0",model_name="Qwen/Qwen3-0.6B"'
@@ -46,7 +48,7 @@ def serve() -> None:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             pass
 
-    server = HTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     print(server.server_address[1], flush=True)
     server.serve_forever()
 
@@ -81,7 +83,9 @@ def _share(port: int) -> float:
         for observation in scraper.collect():
             assert "lines" in observation.values
             msgspec.msgpack.encode(Sample(*observation))
-    return (time.process_time() - began) / _ROUNDS
+    share = (time.process_time() - began) / _ROUNDS
+    scraper.close()
+    return share
 
 
 if __name__ == "__main__":

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 import tomllib
+import venv
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -25,6 +30,43 @@ def install(folder: Path) -> None:
     for group, entries in project["entry-points"].items():
         lines += [f"[{group}]", *(f"{name} = {value}" for name, value in entries.items()), ""]
     (about / "entry_points.txt").write_text("\n".join(lines))
+
+
+def build_and_install(folder: Path) -> None:
+    """Build a wheel of the package and install it into `folder`. pip fetches the build backend from PyPI."""
+    work = folder.parent
+    source = shutil.copytree(EXAMPLE, work / "source")  # the build writes into its folder
+    python = Path(sys.executable)
+    if find_spec("pip") is None:
+        venv.EnvBuilder(with_pip=True, symlinks=True).create(work / "venv")
+        python = work / "venv" / "bin" / "python"
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    wheels = str(work / "wheels")
+    for words in (
+        ["wheel", "--no-deps", "--wheel-dir", wheels, str(source)],
+        ["install", "--no-deps", "--no-index", f"--find-links={wheels}", f"--target={folder}", "penstock-shouting"],
+    ):
+        done = subprocess.run([*pip, *words], env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_wheel_of_the_package_adds_the_same(tmp_path: Path) -> None:
+    build_and_install(tmp_path / "packages")
+    assert [path.name for path in (tmp_path / "packages").glob("*.dist-info")] == ["penstock_shouting-1.0.dist-info"]
+    folder = tmp_path / "work"
+    folder.mkdir()
+    program = Program(folder)
+    (folder / "hello.prompts").write_text("Say one.\n\nSay two.\n")
+    flags = ("--endpoint-type", "shout", "--input-file", "hello.prompts", "--use-server-token-count")
+    try:
+        done = program.profile("mock://?tokens=7", *flags, texts=None, PYTHONPATH=str(tmp_path / "packages"))
+    finally:
+        program.end()
+    assert done.status == 0, done
+    assert {body["messages"][0]["content"] for body in done.inputs} == {"SAY ONE.", "SAY TWO."}
+    assert min(done.values("reply_words")) > 0
 
 
 @pytest.fixture(scope="module")

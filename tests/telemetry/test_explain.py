@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -75,3 +76,36 @@ def test_network_and_client_are_named(tmp_path: Path, fields: dict[str, int], na
     found = verdicts(tmp_path, with_slow(**fields))
     assert found["queue_depth"] == "unknown"
     assert [key for key, verdict in found.items() if verdict == "moved"] == [name]
+
+
+def test_slowest_and_fastest_are_those_of_all_requests_sorted(tmp_path: Path) -> None:
+    """Equal latencies are taken in the order of the log, as a stable sort has them."""
+    latencies = [(37 * n) % 23 + 5 for n in range(60)]
+    requests = [request(n, latency, rtt_us=1000 * n) for n, latency in enumerate(latencies)]
+    log = RunLog(write_log(tmp_path, requests))
+    explanation = explain(log, count=7)
+    log.close()
+    by_latency = sorted(requests, key=lambda record: record.end - record.start)
+    slow, fast = by_latency[-7:], by_latency[:6]
+    assert [row.request_id for row in explanation.slowest] == sorted(
+        (record.request_id for record in slow), key=lambda name: int(name[1:])
+    )
+    assert explanation.slow_ms == pytest.approx(sum(record.stamps[0] for record in slow) / 7 / MS)
+    assert explanation.fast_ms == pytest.approx(sum(record.stamps[0] for record in fast) / 6 / MS)
+    (rtt,) = [evidence for evidence in explanation.evidence if evidence.name == "rtt_ms"]
+    assert rtt.slow == pytest.approx(sum(record.number for record in slow) / 7)
+    assert rtt.fast == pytest.approx(sum(record.number for record in fast) / 6)
+
+
+def test_records_are_not_kept_in_memory(tmp_path: Path) -> None:
+    text = "x" * 4000
+    log = RunLog(write_log(tmp_path, [request(n, n % 50 + 1, outputs=[text]) for n in range(3000)]))
+    tracemalloc.start()
+    try:
+        explanation = explain(log, count=5)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        log.close()
+    assert explanation.requests == 3000
+    assert peak < 4_000_000  # the records have 12 MB; the file is read in pieces of 1 MB

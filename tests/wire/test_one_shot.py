@@ -14,7 +14,7 @@ import pytest
 
 from penstock import __version__
 from penstock.wire.connection import Origin
-from penstock.wire.one_shot import RequestFailed, Response, send, send_blocking
+from penstock.wire.one_shot import KeptConnections, RequestFailed, Response, send, send_blocking
 from penstock.wire.pool import resolve
 from support.certificates import Certificates
 from support.loopback import Handler, Server, close_with_reset, reply
@@ -195,3 +195,42 @@ def test_cancelled_request_closes_its_connection() -> None:
     with Server(handler) as server:
         asyncio.run(cancel(server.port))
         assert closed.wait(60)
+
+
+@pytest.mark.parametrize(("closes", "connections"), [(False, 1), (True, 3)])
+def test_kept_connection_is_used_again_unless_the_server_closes_it(closes: bool, connections: int) -> None:
+    data = reply(b"hello", *(["Connection: close"] if closes else []))
+    numbers: list[int] = []
+
+    def handler(sock: socket.socket, number: int) -> None:
+        request = b""
+        while received := sock.recv(65536):
+            request += received
+            if request.endswith(b"\r\n\r\n"):
+                numbers.append(number)
+                sock.sendall(data)
+                request = b""
+                if closes:
+                    return
+
+    async def get_three(origin: Origin) -> list[Response]:
+        kept = KeptConnections()
+        try:
+            return [await kept.get(origin, "/metrics", timeout_s=60) for _ in range(3)]
+        finally:
+            kept.close()
+
+    with Server(handler) as server:
+        responses = asyncio.run(get_three(origin_of(server.port)))
+    assert [response.body for response in responses] == [b"hello"] * 3
+    assert len(set(numbers)) == connections
+
+
+def test_kept_connections_report_a_server_that_is_gone() -> None:
+    async def get(origin: Origin) -> Response:
+        return await KeptConnections().get(origin, "/", timeout_s=60)
+
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # it does not listen
+        with pytest.raises(RequestFailed, match="refused"):
+            asyncio.run(get(origin_of(bound.getsockname()[1])))

@@ -6,11 +6,14 @@ ones. Evidence that is high for both, such as a queue that never empties, delays
 
 from __future__ import annotations
 
+import heapq
+from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
+import numpy as np
 
 from penstock.records.log import RunLog
 from penstock.records.record import Record
@@ -100,36 +103,95 @@ class _Samples:
         return {name: sum(v[name] for v in found) / len(found) for name in found[0] if all(name in v for v in found)}
 
 
+class _Means:
+    """The means of the evidence of some requests."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, evidence: dict[str, float]) -> None:
+        for name, value in evidence.items():
+            self._sums[name] = self._sums.get(name, 0.0) + value
+            self._counts[name] = self._counts.get(name, 0) + 1
+
+    def of(self, name: str) -> float | None:
+        return self._sums[name] / self._counts[name] if name in self._sums else None
+
+
+class _Latencies:
+    """The latencies of all requests, and the slowest requests: what a first pass over the records keeps in memory."""
+
+    def __init__(self, records: Iterable[Record], count: int) -> None:
+        self.ns = array("q")
+        self.first_start = 0
+        slowest: list[tuple[int, int, Record]] = []
+        for number, record in enumerate(records):
+            latency = record.end - record.start
+            self.first_start = min(self.first_start, record.start) if number else record.start
+            self.ns.append(latency)
+            entry = (latency, number, record)
+            if len(slowest) < count:
+                heapq.heappush(slowest, entry)
+            elif latency >= slowest[0][0]:
+                heapq.heapreplace(slowest, entry)
+        self.slowest = [record for _, _, record in sorted(slowest)]
+
+    def fastest(self, records: Iterable[Record]) -> Iterator[Record]:
+        """Yield the fastest tenth, at least one, from a second pass over the same records."""
+        count = max(1, len(self.ns) // 10)
+        limit = int(np.partition(np.asarray(self.ns), count - 1)[count - 1])
+        ties = count - sum(latency < limit for latency in self.ns)
+        for record in records:
+            latency = record.end - record.start
+            if latency == limit:
+                ties -= 1
+            if latency < limit or (latency == limit and ties >= 0):
+                yield record
+
+
 def explain(log: RunLog, count: int = 10) -> Explanation:
-    """Explain the slowest requests of the profiling phases; `count` is how many."""
-    profiled = {phase.index for phase in log.covered_phases if phase.kind == "profiling"}
-    done = [r for r in log.records() if r.phase in profiled and r.failure is None and not r.cancelled]
-    if not done:
+    """Explain the slowest requests of the profiling phases; `count` is how many.
+
+    The records are read twice instead of kept: a run may have more than fit into memory."""
+    latencies = _Latencies(_succeeded(log), count)
+    if not latencies.ns:
         return Explanation(0, [], [])
     servers = _server_samples(log)
-    done.sort(key=lambda record: record.end - record.start)
-    slow, fast = done[-count:], done[: max(1, len(done) // 10)]
-    first = min(record.start for record in done)
-    evidence = {id(record): _evidence(record, servers) for record in (*slow, *fast)}
-    rows = [
-        SlowRequest(
-            record.request_id,
-            (record.start - first) / 1e9,
-            (record.end - record.start) / 1e6,
-            record.stamps[0] / 1e6 if record.stamps else None,
-            sum(map(len, record.outputs)),
-            evidence[id(record)],
-        )
-        for record in sorted(slow, key=lambda record: record.start)
-    ]
-    excess_ms = _latency(slow) - _latency(fast)
-    compared = [
-        _compare(kind, [evidence[id(r)] for r in slow], [evidence[id(r)] for r in fast], excess_ms) for kind in KINDS
-    ]
-    return Explanation(len(done), rows, compared, _latency(slow), _latency(fast), bool(servers))
+    slow, fast = _Means(), _Means()
+    rows = []
+    for record in sorted(latencies.slowest, key=lambda record: record.start):
+        evidence = _evidence(record, servers)
+        slow.add(evidence)
+        rows.append(_row(record, latencies.first_start, evidence))
+    slow_ms = _mean_ms(latencies.slowest)
+    fast_ns = fast_count = 0
+    for record in latencies.fastest(_succeeded(log)):
+        fast.add(_evidence(record, servers))
+        fast_ns += record.end - record.start
+        fast_count += 1
+    fast_ms = fast_ns / fast_count / 1e6
+    compared = [_compare(kind, slow.of(kind.name), fast.of(kind.name), slow_ms - fast_ms) for kind in KINDS]
+    return Explanation(len(latencies.ns), rows, compared, slow_ms, fast_ms, bool(servers))
 
 
-def _latency(records: Sequence[Record]) -> float:
+def _succeeded(log: RunLog) -> Iterator[Record]:
+    profiled = {phase.index for phase in log.covered_phases if phase.kind == "profiling"}
+    return (r for r in log.records() if r.phase in profiled and r.failure is None and not r.cancelled)
+
+
+def _row(record: Record, first_start: int, evidence: dict[str, float]) -> SlowRequest:
+    return SlowRequest(
+        record.request_id,
+        (record.start - first_start) / 1e9,
+        (record.end - record.start) / 1e6,
+        record.stamps[0] / 1e6 if record.stamps else None,
+        sum(map(len, record.outputs)),
+        evidence,
+    )
+
+
+def _mean_ms(records: Sequence[Record]) -> float:
     return sum(record.end - record.start for record in records) / len(records) / 1e6
 
 
@@ -167,20 +229,14 @@ def _evidence(record: Record, servers: dict[int, _Samples]) -> dict[str, float]:
     return values
 
 
-def _compare(
-    kind: _Kind, slow: Iterable[dict[str, float]], fast: Iterable[dict[str, float]], excess_ms: float
-) -> Evidence:
-    slow_mean, fast_mean = (_mean([v[kind.name] for v in values if kind.name in v]) for values in (slow, fast))
+def _compare(kind: _Kind, slow: float | None, fast: float | None, excess_ms: float) -> Evidence:
+    """Judge the means of the slowest and of the fastest requests."""
     verdict: Verdict = "unknown"
-    if slow_mean is not None and fast_mean is not None:
+    if slow is not None and fast is not None:
         # A delay explains something only if it is a part of the additional latency that one would notice.
         least = max(kind.least, 0.05 * excess_ms) if kind.unit == "ms" else kind.least
-        if slow_mean - fast_mean >= least:
+        if slow - fast >= least:
             verdict = "moved"
         else:
-            verdict = "high for all" if kind.always and min(slow_mean, fast_mean) >= kind.least else "did not move"
-    return Evidence(kind.name, kind.header, kind.unit, slow_mean, fast_mean, verdict)
-
-
-def _mean(values: list[float]) -> float | None:
-    return sum(values) / len(values) if values else None
+            verdict = "high for all" if kind.always and min(slow, fast) >= kind.least else "did not move"
+    return Evidence(kind.name, kind.header, kind.unit, slow, fast, verdict)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable, Sequence
+from itertools import compress
+from operator import ne
 from time import monotonic_ns
 from typing import Any, NamedTuple
 
@@ -16,7 +18,7 @@ from penstock.records.log import Sample
 from penstock.telemetry.concepts import concept_values, is_concept
 from penstock.telemetry.prometheus import Series, number, parse_page, split_line
 from penstock.wire.connection import Origin
-from penstock.wire.one_shot import RequestFailed, send
+from penstock.wire.one_shot import KeptConnections, RequestFailed
 
 __all__ = ["MetricsUrl", "Observation", "PageHistory", "Scraper"]
 
@@ -45,21 +47,29 @@ class _Page:
         self._lines: list[str] = []
         self._timed = False
         """True if lines have a time after their value."""
+        self._series: list[str] = []
+        """Each line up to its value."""
 
     def difference(self, text: str) -> dict[str, Any]:
         """Return the fields of a sample: the page, or the numbers of the changed lines and their values."""
         lines = text.split("\n")
         before, self._lines = self._lines, lines
         if len(lines) != len(before):
-            self._timed = any(map(_has_time, lines))
-            return {"page": text}
-        changed = [n for n, (old, new) in enumerate(zip(before, lines, strict=True)) if old != new]
-        new = [lines[n].rpartition(" ") for n in changed]
-        if not self._timed and [before[n].rpartition(" ")[0] for n in changed] == [series for series, _, _ in new]:
+            return self._new_page(text)
+        different = list(map(ne, before, lines))
+        changed, new = list(compress(range(len(lines)), different)), list(compress(lines, different))
+        series = list(compress(self._series, different))
+        if not self._timed and all(map(str.startswith, new, series)):
             with contextlib.suppress(ValueError):
-                return {"lines": changed, "values": [float(value) for _, _, value in new]}
-        values = [_new_value(before[n], lines[n]) for n in changed]
-        return {"page": text} if None in values else {"lines": changed, "values": values}
+                values = [float(line[len(name) :]) for line, name in zip(new, series, strict=True)]
+                return {"lines": changed, "values": values}
+        slower = [_new_value(before[n], lines[n]) for n in changed]
+        return self._new_page(text) if None in slower else {"lines": changed, "values": slower}
+
+    def _new_page(self, text: str) -> dict[str, Any]:
+        self._timed = any(map(_has_time, self._lines))
+        self._series = [line[: line.rfind(" ") + 1] for line in self._lines]
+        return {"page": text}
 
 
 def _has_time(line: str) -> bool:
@@ -73,20 +83,20 @@ def _new_value(old: str, new: str) -> float | None:
 
 
 class Scraper:
-    """Scrapes endpoints at once. An endpoint that fails at the first time is not asked again."""
+    """Scrapes endpoints at once, on connections that stay open. An endpoint that fails at the first time is not asked again."""
 
     def __init__(self, source: str, urls: Sequence[MetricsUrl]) -> None:
         self._source = source
         self._urls = list(urls)
         self._pages: dict[str, _Page] = {}
+        self._loop: asyncio.SelectorEventLoop | None = None
+        self._connections = KeptConnections()
 
     def collect(self) -> list[Observation]:
-        """Scrape all endpoints. Call this in a thread without a running event loop."""
-        loop = asyncio.SelectorEventLoop()
-        try:
-            return loop.run_until_complete(self._collect())
-        finally:
-            loop.close()
+        """Scrape all endpoints. Call this in a thread without a running event loop, which need not be the same each time."""
+        if self._loop is None:
+            self._loop = asyncio.SelectorEventLoop()
+        return self._loop.run_until_complete(self._collect())
 
     async def _collect(self) -> list[Observation]:
         found = await asyncio.gather(*(self._scrape(url) for url in self._urls))
@@ -94,12 +104,14 @@ class Scraper:
         return found
 
     def close(self) -> None:
-        pass
+        self._connections.close()
+        if self._loop is not None:
+            self._loop.close()
 
     async def _scrape(self, url: MetricsUrl) -> Observation:
         sent = monotonic_ns()
         try:
-            reply = await send(url.origin, "GET", url.target, timeout_s=_TIMEOUT_S, headers=_HEADERS)
+            reply = await self._connections.get(url.origin, url.target, timeout_s=_TIMEOUT_S, headers=_HEADERS)
         except RequestFailed as error:
             return self._failed(url, sent, str(error))
         if reply.status != 200:

@@ -4,6 +4,7 @@
     reply = send_blocking(origin, "POST", "/reset_prefix_cache", timeout_s=5)
 
 Each request has a connection and a read buffer of its own, so it does not disturb a worker in the same process.
+`KeptConnections` keeps the connections for the next requests.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from penstock.wire.http1 import request_head
 from penstock.wire.pool import Pool
 from penstock.wire.stats import WireStats
 
-__all__ = ["RequestFailed", "Response", "send", "send_blocking"]
+__all__ = ["KeptConnections", "RequestFailed", "Response", "send", "send_blocking"]
 
 _CHECK_S = 1.0
 """Time between checks for a lost connection that the event loop does not report."""
@@ -63,22 +64,49 @@ async def send(
 
     `target` is the path with its query. The timeout covers the connection, the request and the response.
     """
-    loop = asyncio.get_running_loop()
-    pool = Pool(loop, origin, Clock(), WireStats(), reuse=False, private_buffers=True)
-    ended: asyncio.Future[None] = loop.create_future()
+    pool = Pool(asyncio.get_running_loop(), origin, Clock(), WireStats(), reuse=False, private_buffers=True)
+    try:
+        return await _exchange(pool, origin, _request(origin, method, target, headers, body), timeout_s)
+    finally:
+        pool.close()
+
+
+class KeptConnections:
+    """Sends requests on connections that stay open between them. It belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._pools: dict[Origin, Pool] = {}
+
+    async def get(
+        self, origin: Origin, target: str, *, timeout_s: float, headers: Iterable[tuple[str, str]] = ()
+    ) -> Response:
+        """Send a GET request as `send` does."""
+        pool = self._pools.get(origin)
+        if pool is None:
+            loop = asyncio.get_running_loop()
+            pool = self._pools[origin] = Pool(loop, origin, Clock(), WireStats(), private_buffers=True)
+        return await _exchange(pool, origin, _request(origin, "GET", target, headers, b""), timeout_s)
+
+    def close(self) -> None:
+        for pool in self._pools.values():
+            pool.close()
+        self._pools.clear()
+
+
+async def _exchange(pool: Pool, origin: Origin, request: bytes, timeout_s: float) -> Response:
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def on_end(exchange: Exchange) -> None:
         pool.ended(exchange)
         if not ended.done():
             ended.set_result(None)
 
-    exchange = Exchange(_request(origin, method, target, headers, body), on_end)
+    exchange = Exchange(request, on_end)
     pool.start(exchange)
     try:
         await _wait(ended, pool, timeout_s)
     finally:  # after the timeout, or if the caller cancels
         pool.abort(exchange, _timeout_error(origin, timeout_s))
-        pool.close()
     return _response(exchange)
 
 
