@@ -23,7 +23,8 @@ def start(program: Program) -> Iterator[Start]:
     def begin(url: str, *flags: object) -> Tmux:
         command = [BIN / "aiperf", "profile", "--model", "m", "--url", url, "--artifact-dir", "run", "--streaming"]
         command += ["--input-file", program.prompts(3), "--use-server-token-count", "--concurrency", 4, *flags]
-        terminals.append(Tmux(program.folder, command, **program.env))
+        # Shells that export the size must not keep the dashboard from following changes of it.
+        terminals.append(Tmux(program.folder, command, **program.env, COLUMNS="80", LINES="24"))
         return terminals[-1]
 
     yield begin

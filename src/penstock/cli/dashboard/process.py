@@ -24,6 +24,8 @@ _NICE = 5
 def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the terminal sends Ctrl-C to the run, too
+    for name in ("COLUMNS", "LINES"):
+        os.environ.pop(name, None)  # Textual would take them for the size of the terminal, and follow no change of it
     parent = os.getppid()
     messages = MessageSocket(socket.socket(fileno=int(sys.argv[1])))
     os.nice(_NICE)
