@@ -65,6 +65,13 @@ def test_one_disturbance_of_all_requests_in_flight_does_not_fail_a_level():
     assert LevelTest([SLO]).decide(disturbed) == "pass"
 
 
+def test_level_that_becomes_worse_fails_after_its_pass():
+    early = outcomes(8, 0.0, 300, np.random.default_rng(1))
+    late = [Outcome(o.start + 10_000, o.end + 10_000, (False,)) for o in early[:60]]
+    assert LevelTest([SLO]).decide(early) == "pass"
+    assert LevelTest([SLO]).decide(early + late) == "fail"
+
+
 def test_objectives_are_judged_each():
     slos = [SLO, parse_slo("p90 request_latency<1000")]
     drawn = [o._replace(met=(True, i % 2 == 0)) for i, o in enumerate(outcomes(8, 0.0, 400, np.random.default_rng(1)))]

@@ -19,6 +19,7 @@ from penstock.metrics.catalogue import CATALOGUE
 from penstock.metrics.conditions import Condition, parse_condition
 
 __all__ = [
+    "ERROR_RATE",
     "CapacitySearch",
     "Decision",
     "Level",
@@ -117,15 +118,14 @@ class LevelTest:
         passed = [False] * len(self._slos)
         for each in rounds:
             for i, (missed_step, met_step) in enumerate(self._steps):
-                if passed[i]:
-                    continue
                 misses = sum(not outcome.met[i] for outcome in each)
                 score = misses * missed_step + (len(each) - misses) * met_step
-                scores[i] += min(max(score, -self._bound / 2), self._bound / 2)
+                # Not below the bound: what follows a pass counts as much as what came before it.
+                scores[i] = max(scores[i] + min(max(score, -self._bound / 2), self._bound / 2), -self._bound)
                 if scores[i] >= self._bound:
                     return "fail"
-                passed[i] = scores[i] <= -self._bound
-        if all(passed):
+                passed[i] |= scores[i] <= -self._bound
+        if all(passed) and max(scores) <= 0:
             return "pass"
         clean = first_look and all(all(outcome.met) for each in rounds for outcome in each)
         return "pass" if clean and sum(map(len, rounds)) >= _FIRST_LOOK else None

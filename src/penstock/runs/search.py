@@ -9,7 +9,8 @@ from time import monotonic_ns
 import msgspec
 from msgspec.structs import replace
 
-from penstock.metrics.capacity import CapacitySearch, Decision, Level, LevelTest, Outcome, SearchResult, Slo
+from penstock.metrics.capacity import ERROR_RATE, CapacitySearch, Decision, Level, LevelTest, Outcome, SearchResult, Slo
+from penstock.metrics.catalogue import CATALOGUE
 from penstock.records.log import variation_label
 from penstock.records.record import Record
 from penstock.runs.log_tail import LogTail, values_while_running
@@ -22,6 +23,7 @@ __all__ = ["SEARCH_FILE", "Search", "write_search"]
 
 SEARCH_FILE = "profile_export_penstock_search.json"
 _POLL_NS = 50_000_000
+_MIN_SPAN_S, _MAX_SPAN_S = 2.0, 60.0
 _MAX_FACTOR = 4
 """An undecided level ends after this many times the requests of a level without a miss."""
 
@@ -29,8 +31,12 @@ _MAX_FACTOR = 4
 class _LevelRule:
     """Ends a level when its test has decided."""
 
-    def __init__(self, log: str, slos: tuple[Slo, ...], value: float, settle: int, *, first_look: bool) -> None:
-        """`settle` requests at the start of the level are not judged."""
+    def __init__(
+        self, log: str, slos: tuple[Slo, ...], value: float, settle: int, *, first_look: bool, span_s: float = 0.0
+    ) -> None:
+        """`settle` requests at the start of the level are not judged. A level passes only if the starts of the others cover
+        `span_s`."""
+        self._span_ns = round(span_s * 1e9)
         self._slos = slos
         self._value = value
         self._settle = settle
@@ -40,6 +46,7 @@ class _LevelRule:
         self._phase = -1
         self._polled = 0
         self._outcomes: list[Outcome] = []
+        self._decision: Decision | None = None
 
     def is_met(self, running: RunningPhase) -> bool:
         self._phase = running.index
@@ -51,14 +58,15 @@ class _LevelRule:
         # Long requests end last. Judge only those that started before any that may still be in flight.
         longest = max((outcome.end - outcome.start for outcome in self._outcomes), default=0)
         horizon = max((outcome.end for outcome in self._outcomes), default=0) - longest
-        return self._decide(horizon) is not None
+        self._decision = self._decide(horizon)
+        return self._decision is not None
 
     def level(self) -> Level:
         """Return what was observed. Call it after the end of the level."""
         self._read()
         judged = self._judged(None)
         misses = tuple(sum(not outcome.met[i] for outcome in judged) for i in range(len(self._slos)))
-        decision = self._decide(None)
+        decision = self._decision or self._decide(None)
         full = not self._first_look or decision == "fail" or self._test.decide(judged) == "pass"
         return Level(self._value, len(judged), misses, decision, full)
 
@@ -80,7 +88,11 @@ class _LevelRule:
         return judged if horizon is None else [outcome for outcome in judged if outcome.start <= horizon]
 
     def _decide(self, horizon: int | None) -> Decision | None:
-        return self._test.decide(self._judged(horizon), first_look=self._first_look)
+        judged = self._judged(horizon)
+        decision = self._test.decide(judged, first_look=self._first_look)
+        if decision == "pass" and judged[-1].start - judged[0].start < self._span_ns:
+            return None
+        return decision
 
 
 def _outcome(record: Record, slos: tuple[Slo, ...]) -> Outcome:
@@ -102,6 +114,7 @@ class Search:
         self._number = 0
         self._visits: dict[float, int] = {}
         self._search = CapacitySearch(slos, *self._range, whole=self._closed_loop)
+        self._span_s = 0.0 if self._closed_loop else _span_s(slos)
         self._cap = _MAX_FACTOR * LevelTest(slos).requests_to_pass
         self.largest = [self._at(self._range[1], 0.0)]
         self.settings = replace(self._at(self._range[0], 0.0), output=replace(settings.output, folder=folder))
@@ -119,7 +132,9 @@ class Search:
         while (value := self._search.next()) is not None:
             settle = int(value) if self._closed_loop else round(value * latency_s)
             log = os.path.join(self._folder, LOG_FOLDER)
-            rule = _LevelRule(log, self._slos, value, settle, first_look=self._search.allows_first_look(value))
+            rule = _LevelRule(
+                log, self._slos, value, settle, first_look=self._search.allows_first_look(value), span_s=self._span_s
+            )
             yield self._point(value, latency_s, rule)
             level = rule.level()
             if not level.requests:
@@ -139,16 +154,26 @@ class Search:
 
     def _at(self, value: float, ramp_s: float) -> Settings:
         load = self._settings.load
-        if load.requests is None and load.duration_s is None:
-            # All levels have the same number, because the size of the dataset depends on it.
-            load = replace(load, requests=self._cap + (int(self._range[1]) if self._closed_loop else self._cap))
+        unlimited = load.requests is None and load.duration_s is None
         if self._closed_loop:
+            if unlimited:
+                # All levels have the same number, because the size of the dataset depends on it.
+                load = replace(load, requests=self._cap + int(self._range[1]))
             # Slots that start together would stay in step: the queue would then be full or empty, but never in between.
             ramp = ramp_s if ramp_s and value > 1 else None
             load = replace(load, concurrency=int(value), concurrency_ramp_s=ramp)
         else:
-            load = replace(load, rate=value)
+            if unlimited:
+                load = replace(load, duration_s=self._cap / value + 2 * self._span_s)
+            load = replace(load, rate=value, concurrency=None)
         return replace(self._settings, load=load, input=replace(self._settings.input, seed=self._seed))
+
+
+def _span_s(slos: tuple[Slo, ...]) -> float:
+    """Return how long requests have to arrive before a rate can pass. A queue that grows because the rate is 10 % too high
+    needs ten times the limit of a latency to exceed it."""
+    limits = [slo.limit for slo in slos if slo.metric != ERROR_RATE and CATALOGUE[slo.metric].unit == "ms"]
+    return min(max(_MIN_SPAN_S, 10 * max(limits, default=0.0) / 1000), _MAX_SPAN_S)
 
 
 class _Document(msgspec.Struct):
