@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from penstock.reports.report_html import read_page
 from support.programs import BIN, LIMIT_S, Capture, MockServer, Program, wait_for
 
 
@@ -53,6 +54,9 @@ def test_comparison_of_two_servers_sends_every_payload_to_both(
     )
     assert done.status == 0, done
     comparison = json.loads((out / "compare.json").read_text())
+    page = read_page(str(out / "report.html"))
+    assert page["conclusions"] == [comparison["conclusion"]]
+    assert [run["href"] for run in page["runs"]] == ["a/report.html", "b/report.html"]
     assert ("A is better, beyond noise, in Time to First Token" in done.out) == (not invalid_sides(comparison))
     assert (comparison["pairs"], comparison["paired_by"], comparison["a"]["urls"], comparison["b"]["urls"]) == (
         40,

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from penstock.reports.report_html import read_page
 from support.programs import MockServer, Outcome, Program, wait_for
 
 SYNTHETIC = ("--tokenizer", "builtin", "--streaming")
@@ -55,6 +56,9 @@ def test_points_of_a_sweep_are_equal_to_single_runs(program: Program, mock: Call
 
 def check_sweep(done: Outcome, last: Any) -> None:
     """Check the files and the table over both points. `last` is the summary of the second one."""
+    page = read_page(str(done.folder / "report.html"))
+    assert page["charts"][0]["id"] == "curve-request-throughput"
+    assert all((done.folder / run["href"]).is_file() for run in page["runs"])
     sweep = sweep_of(done)
     assert [each["parameters"] for each in sweep["per_combination_metrics"]] == [
         {"concurrency": 1, "isl": 10},

@@ -18,6 +18,7 @@ from penstock.settings.flags import GROUPS, UNSUPPORTED_FLAGS, Flag, Group, Posi
 if TYPE_CHECKING:
     from penstock.compare.comparison import Comparison
     from penstock.metrics.conditions import Condition
+    from penstock.records.header import RunHeader
     from penstock.settings.schema import Settings
 
 __all__ = ["COMMAND_LINE", "run"]
@@ -55,6 +56,14 @@ the certificates of the runs, and draws no conclusion from a run that is INVALID
                     "CONDITION",
                     comma_separated=True,
                 ),
+                Flag(
+                    "--html",
+                    "path",
+                    "Write the comparison of two runs as a page to this file.",
+                    "html_file",
+                    "FILE",
+                    penstock_only=True,
+                ),
                 HELP,
             ),
         ),
@@ -77,7 +86,7 @@ unpaired, with a note. The difference also contains whatever changed on the mach
 Two servers: give --url at least twice and any options of `{program} profile`. Every server is compared with the first. One
 run sends every conversation to each server, in random order, so that drift of the machines favours none. Concurrency and rate
 apply to all servers together, --request-count to each. The artifact folder has a subfolder (a, b, ...) for each server, and
-the comparison in compare.json.
+the comparison in compare.json and, as a page, in report.html.
 """,
     exit_statuses=(
         ("0", "the comparison is complete"),
@@ -115,13 +124,16 @@ def run(parsed: ParsedArguments) -> int:
     as_json = parsed.values.pop("json", False)
     metric = parsed.values.pop("metric", None)
     conditions = parsed.values.pop("fail_if", [])
+    html = parsed.values.pop("html_file", None)
     runs = parsed.section("runs")
     limits = _parse_limits(conditions)
     if parsed.values and not runs:
+        if html is not None:
+            raise UserError("--html is for two finished runs; a run of two servers writes report.html into its folder.")
         return _servers(parsed, metric, as_json, limits)
     if len(runs) != 2 or len(parsed.values) > 2:
         raise UserError(f"Name two artifact folders, or give --url twice; see `{parsed.program} compare --help`.")
-    return _runs(runs["first"], runs["second"], metric, as_json, limits)
+    return _runs(runs["first"], runs["second"], metric, as_json, limits, html)
 
 
 def _parse_limits(conditions: list[str]) -> list[Condition]:
@@ -145,7 +157,7 @@ def _check_limits(limits: list[Condition], comparisons: list[Comparison]) -> int
     return EXIT_FAILED if sentences else 0
 
 
-def _runs(first: str, second: str, metric: str | None, as_json: bool, limits: list[Condition]) -> int:
+def _runs(first: str, second: str, metric: str | None, as_json: bool, limits: list[Condition], html: str | None) -> int:
     from penstock.compare.comparison import compare
     from penstock.compare.read_runs import pair, read_requests
 
@@ -154,6 +166,8 @@ def _runs(first: str, second: str, metric: str | None, as_json: bool, limits: li
             raise UserError(f"There is no run at '{path}'.")
     pairs = pair(read_requests(first, first), read_requests(second, second))
     comparisons = [compare(pairs, throughput=True, metric=metric, notes=(_SEPARATE_RUNS_NOTE,))]
+    if html is not None:
+        _write_page(html, comparisons, [(first, first), (second, second)])
     _show(comparisons, as_json)
     return _check_limits(limits, comparisons)
 
@@ -215,10 +229,42 @@ def _interleaved(settings: Settings, metric: str | None, as_json: bool, limits: 
     ]
     with open(os.path.join(folder, "compare.json"), "wb") as file:
         file.write(_json(comparisons))
+    if settings.output.html:
+        _write_page(os.path.join(folder, "report.html"), comparisons, sides)
     _show(comparisons, as_json)
     if not as_json:
         print(f"Files of each server: {', '.join(os.path.join(subfolder, '') for subfolder, _ in sides)}")
     return max(status, _check_limits(limits, comparisons))
+
+
+def _write_page(path: str, comparisons: list[Comparison], runs: list[tuple[str, str]]) -> None:
+    """Write the page of comparisons. `runs` are the folders (or per-request files) and the names of the runs."""
+    from penstock import __version__
+    from penstock.reports.report_html import PAGE_NAME, read_page, write_page
+    from penstock.reports.runs_page import RunLink, comparison_document
+
+    links = []
+    for letter, (run, _) in zip(_LETTERS.upper(), runs, strict=False):
+        own = os.path.join(run, PAGE_NAME)
+        header = _read_header(run)
+        if header is not None and os.path.exists(own):
+            href = os.path.relpath(own, os.path.dirname(path) or ".")
+            links.append(RunLink(letter, href, header.settings, read_page(own)))
+    write_page(path, comparison_document(msgspec.to_builtins(comparisons), links, __version__))
+
+
+def _read_header(run: str) -> RunHeader | None:
+    """Return the header of the run in a folder; None if there is no log, as for the files of other programs."""
+    from penstock.records.log import RunLog
+    from penstock.runs.point_folder import find_log
+
+    for folder in (run, os.path.dirname(run)):  # the log of two servers is in the folder above theirs
+        found = find_log(folder) if os.path.isdir(folder) else None
+        if found is not None:
+            log = RunLog(found[0], point=found[1])
+            log.close()
+            return log.header
+    return None
 
 
 def _json(comparisons: list[Comparison]) -> bytes:

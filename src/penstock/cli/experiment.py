@@ -200,7 +200,8 @@ def show(report: ExperimentReport, settings: ExperimentSettings) -> None:
 
     draw_on(draw)
     for path in report.files:
-        print(f"{'JSON' if path.endswith('.json') else 'CSV'} Export: {path}")
+        name = "HTML Report" if path.endswith(".html") else f"{os.path.splitext(path)[1][1:].upper()} Export"
+        print(f"{name}: {path}")
 
 
 def _status(done: FinishedExperiment, settings: Settings, assertions: Sequence[Condition]) -> int:

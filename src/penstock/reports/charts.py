@@ -15,7 +15,7 @@ from penstock.metrics.statistics import Values
 __all__ = ["Bar", "Chart", "Kind", "Lanes", "Mark", "Series", "numbers"]
 
 Number = float | int | None
-Kind = Literal["line", "steps", "points"]
+Kind = Literal["line", "steps", "points", "scatter"]
 _DIGITS = 6
 """Significant digits of the numbers in a page."""
 
@@ -44,7 +44,8 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     caption: str = ""
     """What the chart shows, in a sentence."""
     kind: Kind = "line"
-    """`steps`: a value lasts from its x to the next one. `points`: the line joins points that have names."""
+    """`steps`: a value lasts from its x to the next one. `points`: the line joins points with intervals. `scatter`: the first
+    series has points with names, which no line joins."""
     x_label: str
     y_label: str
     log_x: bool = False

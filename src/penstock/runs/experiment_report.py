@@ -11,11 +11,14 @@ from penstock.metrics.experiment import RunFigures, VariationFigures, group_runs
 from penstock.records.header import decode_header
 from penstock.records.log import STOP_RULE, LoggedPoint, RunLog, variation_label
 from penstock.reports.aggregate import AGGREGATE_FOLDER, aggregate_paths, write_aggregate
+from penstock.reports.report_html import PAGE_NAME, read_page, write_page
+from penstock.reports.runs_page import RunLink, experiment_document
 from penstock.reports.sweep import sweep_paths, write_sweep
 from penstock.runs.point_folder import write_reference
 from penstock.runs.points import Point, PointResult
 from penstock.runs.run_folder import LOG_FOLDER
 from penstock.runs.summarise import summarise, why_unusable
+from penstock.settings.redact import redacted
 from penstock.settings.schema import ExperimentSettings
 from penstock.tokens.lazy_tokenizer import LazyTokenizer
 
@@ -42,13 +45,34 @@ def report_experiment(folder: str, settings: ExperimentSettings, results: Sequen
     if settings.parameters:
         write_sweep(folder, variations, settings, __version__)
         files += sweep_paths(folder)
+    if page := _write_page(folder, variations, results):
+        files.append(page)
     return ExperimentReport(variations, files)
+
+
+def _write_page(folder: str, variations: Sequence[VariationFigures], results: Sequence[PointResult]) -> str | None:
+    """Write the page over all points, and return its path; None if the points have no pages."""
+    runs = []
+    for result in results:
+        path = None if result.report is None else result.report.artifacts.paths.get("html")
+        if path is not None:
+            name = result.point.label
+            if result.point.parameters and variation_label(result.point.parameters) != name:
+                name = f"{variation_label(result.point.parameters)} {name}"
+            href = os.path.relpath(path, folder)
+            group = variation_label(result.point.parameters)
+            runs.append(RunLink(name, href, redacted(result.point.settings), read_page(path), group))
+    if not runs:
+        return None
+    path = os.path.join(folder, PAGE_NAME)
+    write_page(path, experiment_document(variations, runs[0].settings, runs, __version__))
+    return path
 
 
 def aggregate_files(folder: str, points: Sequence[LoggedPoint]) -> list[str]:
     """Return all files over several points that the experiment in `folder` may have written."""
     aggregates = [path for point in points for path in aggregate_paths(_aggregate_folder(folder, point.parameters))]
-    return [*aggregates, *sweep_paths(folder)] if points else []
+    return [*aggregates, *sweep_paths(folder), os.path.join(folder, PAGE_NAME)] if points else []
 
 
 def _aggregate_folder(folder: str, parameters: dict[str, int | float]) -> str:

@@ -10,7 +10,7 @@ function element(name, attributes, ...children) {
   for (const [key, value] of Object.entries(attributes || {})) {
     if (value !== null && value !== undefined) made.setAttribute(key, value);
   }
-  made.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  made.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
   return made;
 }
 
@@ -25,7 +25,7 @@ function section(id, title, short, intro, ...children) {
   const heading = element("h2", { id: id + "-title" }, title);
   const made = element("section", { id, "aria-labelledby": id + "-title" }, heading);
   if (intro) made.append(element("p", { class: "muted" }, intro));
-  made.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  made.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
   document.getElementById("main").append(made);
   let list = document.querySelector("#contents ul");
   if (!list) document.getElementById("contents").append((list = element("ul", {})));
@@ -84,7 +84,7 @@ function compact(value) {
 }
 
 function range(pair) {
-  return format(pair[0]) + "–" + format(pair[1]);
+  return format(pair[0]) + (pair[0] < 0 ? " to " : "–") + format(pair[1]);
 }
 
 function status(text, name) {
@@ -171,9 +171,10 @@ function drawPoints(chart) {
         if (series.values[i] === null) return;
         const x = u.valToPos(value, "x", true);
         if (series.low && series.low[i] !== null && series.low[i] !== undefined) {
+          const inside = (value) => Math.min(Math.max(u.valToPos(value, "y", true), u.bbox.top), u.bbox.top + u.bbox.height);
           context.beginPath();
-          context.moveTo(x, u.valToPos(series.low[i], "y", true));
-          context.lineTo(x, u.valToPos(series.high[i], "y", true));
+          context.moveTo(x, inside(series.low[i]));
+          context.lineTo(x, inside(series.high[i]));
           context.stroke();
         }
         if (series.names && series.names[i]) {
@@ -191,7 +192,8 @@ function drawPoints(chart) {
 function chartOptions(chart, width, height) {
   const paths = chart.kind === "steps" ? uPlot.paths.stepped({ align: 1 }) : uPlot.paths.linear();
   const headroom = (chart.marks || []).length ? 1.2 : 1.06;
-  const single = chart.series.length === 1 && chart.kind !== "points";
+  const hasPoints = chart.kind === "points" || chart.kind === "scatter";
+  const single = chart.series.length === 1 && !hasPoints;
   return {
     width,
     height,
@@ -212,13 +214,13 @@ function chartOptions(chart, width, height) {
         stroke: seriesColour(index),
         width: 2,
         fill: single ? translucent(seriesColour(index), Number(colour("fill"))) : undefined,
-        paths,
-        spanGaps: chart.kind === "line",
-        points: { show: chart.kind === "points" || chart.x.length < 3, size: 7 },
+        paths: chart.kind === "scatter" && index === 0 ? () => null : paths,
+        spanGaps: chart.kind !== "steps",
+        points: { show: hasPoints || chart.x.length < 3, size: 7 },
         value: (u, value) => (value === null ? "–" : format(value)),
       })),
     ],
-    hooks: { draw: [drawMarks(chart), ...(chart.kind === "points" ? [drawPoints(chart)] : [])] },
+    hooks: { draw: [drawMarks(chart), ...(hasPoints ? [drawPoints(chart)] : [])] },
   };
 }
 
@@ -532,7 +534,7 @@ function hasBounds(cell) {
 function uncertainty(cell) {
   const lines = [];
   if (hasBounds(cell)) lines.push(element("small", { class: "bounds" }, "bounds " + range(cell.bounds)));
-  if (cell.interval) lines.push(element("small", { class: "interval" }, "95 % " + range(cell.interval)));
+  if (cell.interval) lines.push(element("small", { class: "interval" }, `${Number((100 * (data.level || 0.95)).toPrecision(4))} % ` + range(cell.interval)));
   return lines;
 }
 
@@ -669,6 +671,43 @@ function runPage() {
   section("checklist", "Checklist of good practice", "Checklist", "What a sound load test does, and what this run did.", checks(data.checklist));
   const metrics = data.metrics.rows.map((row) => [row.label, ...row.cells]);
   section("metrics", "All metrics", "All metrics", "", details(`${metrics.length} metrics`, table("All metrics", ["Metric", ...data.metrics.columns], metrics, { wide: true })));
+}
+
+// Several runs
+
+function runsCell(cell) {
+  if (cell === null || typeof cell !== "object") return cell;
+  if (cell.status) return status(cell.status === "failed" ? "failed" : cell.status);
+  const sign = cell.signed && cell.value > 0 ? "+" : "";
+  return element("span", {}, sign + format(cell.value), ...uncertainty(cell));
+}
+
+function runsTable(label, { columns, rows, text = [0] }) {
+  return table(label, columns, rows.map((row) => row.map(runsCell)), { text, wide: true });
+}
+
+function runsPage() {
+  const panel = data.conclusions.length
+    ? element("div", { class: "panel" }, element("ul", {}, data.conclusions.map((text) => element("li", {}, text))))
+    : null;
+  section("result", "Result", "Result", "", panel, runsTable("All runs", data.overview), notesPanel(data.notes));
+  if (data.charts.length) section("charts", "Charts", "Charts", "", grid(data.charts));
+  if (data.differences.length) {
+    section(
+      "differences",
+      "Differences",
+      "Differences",
+      "",
+      data.differences.map((each) => [element("h3", {}, each.title), runsTable(each.title, each)]),
+    );
+  }
+  const texts = data.changed.columns.map((_, index) => index);
+  const changed = data.changed.rows.length
+    ? table("Settings that changed", data.changed.columns, data.changed.rows, { text: texts })
+    : element("p", {}, "No setting differs between the runs.");
+  section("settings", "What changed in the settings", "Settings", "", changed);
+  const links = data.runs.map((run) => element("li", {}, run.href ? element("a", { href: run.href }, run.name) : run.name));
+  section("runs", "The page of each run", "Runs", "", element("ul", {}, links));
 }
 
 // Drawing

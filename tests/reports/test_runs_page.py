@@ -1,0 +1,125 @@
+"""The data of the page of several runs."""
+
+import json
+
+import msgspec
+import pytest
+
+from penstock.metrics.experiment import RunFigures, group_runs
+from penstock.metrics.statistics import Stats
+from penstock.reports.runs_page import RunLink, comparison_document, experiment_document
+from penstock.settings.schema import ExperimentSettings
+from support.runs import make_settings
+
+LOADS = {1: (10.0, 20.0), 2: (19.0, 22.0), 4: (18.0, 30.0), 8: (40.0, 90.0)}
+"""Concurrency to throughput and p99 of the first token. Point 4 is worse than point 2."""
+
+
+def run(concurrency, trial=0, error=None):
+    rate, latency = LOADS[concurrency]
+    metrics = {
+        "request_throughput": Stats("requests/sec", avg=rate + trial),
+        "time_to_first_token": Stats("ms", avg=latency, p50=latency / 2, p99=latency + trial),
+    }
+    label = f"concurrency_{concurrency}"
+    return RunFigures(label, label, {"concurrency": concurrency}, concurrency, metrics, "VALID", 10, 0, error)
+
+
+def settings_of(concurrency, **experiment):
+    settings = make_settings(goodput="ttft:50")
+    return msgspec.structs.replace(
+        settings,
+        load=msgspec.structs.replace(settings.load, concurrency=concurrency),
+        experiment=ExperimentSettings(parameters=("concurrency",), **experiment),
+    )
+
+
+def page_of(values):
+    chart = {
+        "id": "ttft-cdf",
+        "title": "T",
+        "x_label": "ms",
+        "y_label": "%",
+        "x": values,
+        "series": [{"values": [0, 100]}],
+    }
+    return {"distributions": [chart]}
+
+
+def sweep(runs, trials=1):
+    links = [
+        RunLink(
+            f"{run.label} {n}", f"{run.label}/report.html", settings_of(run.parameters["concurrency"]), None, run.label
+        )
+        for n, run in enumerate(runs)
+    ]
+    document = experiment_document(group_runs(runs, 0.95), settings_of(1, runs=trials), links, "0")
+    return json.loads(msgspec.json.encode(document))
+
+
+def test_curve_shows_throughput_against_latency_with_pareto_front_and_objective():
+    document = sweep([run(concurrency) for concurrency in LOADS])
+    curve = document["charts"][0]
+    assert curve["id"] == "curve-request-throughput"
+    assert curve["x"] == [20, 22, 30, 90]
+    points, front = curve["series"]
+    assert points["values"] == [10, 19, 18, 40]
+    assert points["names"] == ["1", "2", "4", "8"]
+    assert front["values"] == [10, 19, None, 40]
+    assert curve["marks"] == [{"x": 50, "label": "objective"}]
+    assert any("concurrency 1, concurrency 2, concurrency 8" in text for text in document["conclusions"])
+
+
+def test_points_of_one_run_are_compared_with_the_first():
+    (changes,) = sweep([run(concurrency) for concurrency in LOADS])["differences"]
+    assert changes["rows"][0][:2] == ["concurrency 2", "+90.0 %"]
+
+
+def test_repeated_runs_have_intervals():
+    document = sweep([run(1, trial) for trial in range(3)] + [run(2, trial) for trial in range(3)], trials=3)
+    cell = document["overview"]["rows"][0][1]
+    assert cell["value"] == 11
+    assert cell["interval"] == pytest.approx([11 - 2.484, 11 + 2.484], abs=0.001)
+    assert len(document["differences"]) == 2
+    assert document["charts"][0]["series"][0]["low"][0] == pytest.approx(cell["interval"][0])
+
+
+def test_changed_settings_are_listed_for_one_run_of_each_point():
+    changed = sweep([run(1), run(2), run(1, 1)])["changed"]
+    assert changed["columns"] == ["Setting", "concurrency_1 0", "concurrency_2 1"]
+    assert changed["rows"] == [["load.concurrency", "1", "2"]]
+
+
+def test_failed_runs_are_named():
+    document = sweep([run(1), run(2, error="No request succeeded.")])
+    assert document["notes"] == ["concurrency_2 is left out: No request succeeded."]
+    assert document["overview"]["rows"][1][-1] == {"status": "failed"}
+
+
+def test_comparison_shows_differences_with_intervals_and_both_distributions():
+    side = {"name": "a", "urls": ["http://one"], "requests": 5, "verdict": "VALID"}
+    row = {
+        "name": "Time to First Token",
+        "unit": "ms",
+        "statistic": "avg",
+        "a": 20.0,
+        "b": 22.0,
+        "difference": 2.0,
+        "percent": 10.0,
+        "low": 1.5,
+        "high": 2.5,
+        "verdict": "A is better",
+    }
+    comparison = {"a": side, "b": side | {"name": "b"}, "conclusion": "A is better.", "notes": ["n"], "rows": [row]}
+    links = [
+        RunLink("A", "a.html", settings_of(1), page_of([10, 20])),
+        RunLink("B", "b.html", settings_of(2), page_of([15, 25])),
+    ]
+    document = json.loads(msgspec.json.encode(comparison_document([comparison], links, "0")))
+    (table,) = document["differences"]
+    change = {"value": 2, "signed": True, "interval": [1.5, 2.5]}
+    assert table["rows"] == [["Time to First Token (ms)", "avg", 20, 22, change, "+10.0 %", "A is better"]]
+    (chart,) = document["charts"]
+    assert chart["x"] == [10, 15, 20, 25]
+    assert [series["values"] for series in chart["series"]] == [[0, 50, 100, 100], [0, 0, 50, 100]]
+    assert document["conclusions"] == ["A is better."]
