@@ -14,10 +14,8 @@ from penstock.gateway.relay.replies import blocked
 __all__ = ["inspect_input", "inspect_output", "inspect_refusal"]
 
 
-async def inspect_input(guards: Guards | None, request: Request, dialect: Dialect, accounting: Accounting) -> Request:
+async def inspect_input(guards: Guards, request: Request, dialect: Dialect, accounting: Accounting) -> Request:
     """Return the request with masks applied. Raise Refusal if it is blocked."""
-    if guards is None or not guards.has_input:
-        return request
     accounting.enter("guardrail_in")
     check_complexity(request)
     try:
@@ -32,20 +30,16 @@ async def inspect_input(guards: Guards | None, request: Request, dialect: Dialec
     return request if inspection.body is request.data else read_body(inspection.body, dialect)
 
 
-async def inspect_output(guards: Guards | None, body: bytes, accounting: Accounting) -> bytes:
+async def inspect_output(guards: Guards, body: bytes, accounting: Accounting) -> bytes:
     """Return a whole reply with masks applied. Raise Refusal if it is blocked, and ValueError if it is not JSON."""
-    if guards is None or not guards.has_output:
-        return body
     accounting.enter("guardrail_out")
     body = await _inspect_reply(guards, body, accounting)
     accounting.enter("serialise")
     return body
 
 
-async def inspect_refusal(guards: Guards | None, refusal: Refusal, accounting: Accounting) -> None:
+async def inspect_refusal(guards: Guards, refusal: Refusal, accounting: Accounting) -> None:
     """Inspect an error text of the upstream like a reply: it may quote the request or the model's output."""
-    if guards is None or not guards.has_output:
-        return
     accounting.enter("guardrail_out")
     error = orjson.loads(await _inspect_reply(guards, refusal.body(), accounting))["error"]
     refusal.message, refusal.type = error["message"], error["type"]

@@ -35,10 +35,13 @@ class Quota:
         """The state of the limits, for the caller."""
         return self._slot_headers if self._reservation is None else self._reservation.headers + self._slot_headers
 
+    @staticmethod
+    def applies(key: CallerKey, snapshot: Snapshot) -> bool:
+        """Return False if the key has no limits, and no other limit can apply to it."""
+        return bool(snapshot.policies) or key.rate_limit != _NO_LIMITS
+
     async def enter(self, key: CallerKey, snapshot: Snapshot) -> None:
         """Check the limits of the key and take its slot. Charges nothing; raises Refusal 429."""
-        if not snapshot.policies and key.rate_limit == _NO_LIMITS:
-            return
         slot = self._slot = await self._limiter.enter(key, snapshot.policies, time())
         if slot.slots:
             self._slot_headers = tuple(pair for pair in slot.headers if pair[0].endswith("-concurrent"))

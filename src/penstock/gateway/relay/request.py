@@ -153,10 +153,15 @@ class GatewayRequest:
     async def _serve(self) -> None:
         key = self._authenticate()
         await self._enter(key)
-        data = await self._read()
-        targets = await self._check_references(key, await self._authorize(key, data))
-        await self._check_tokens(key)
-        self._request = await inspect_input(self._guards, self._request, self.dialect, self.accounting)
+        await self._read()
+        targets = self._authorize(key)
+        if references := self.dialect.references(self._request.members):
+            targets = await self._check_references(key, targets, references)
+        self._estimate_tokens()
+        guards = self._guards
+        if guards is not None and guards.has_input:
+            await self._check_tokens(key)
+            self._request = await inspect_input(guards, self._request, self.dialect, self.accounting)
         await self._reserve(key)
         await self._route(targets)
 
@@ -180,29 +185,31 @@ class GatewayRequest:
 
     async def _enter(self, key: CallerKey) -> None:
         """Take the slot before the body is read, so that bodies which are still arriving hold theirs."""
-        await self._quota.enter(key, self._compiled.snapshot)
+        snapshot = self._compiled.snapshot
+        if not self._quota.applies(key, snapshot):
+            return
+        await self._quota.enter(key, snapshot)
         self._response.set_headers(self._quota.headers)
         if self._shutting_down:
             raise shutting_down()
 
     # -- read ---------------------------------------------------------------------------------------------------------
 
-    async def _read(self) -> bytes:
+    async def _read(self) -> None:
         self.accounting.enter("receive")
         data = await self._body.read()
         self.accounting.entry.bytes_in = len(data)
         self.accounting.enter("auth")
-        return data
+        if len(data) <= LARGE_BODY_BYTES:
+            self._request = read_body(data, self.dialect)
+        else:
+            self._request = await run_in_thread(lambda: read_body(data, self.dialect))
 
     # -- authorize ----------------------------------------------------------------------------------------------------
 
-    async def _authorize(self, key: CallerKey, data: bytes) -> tuple[Target, ...]:
-        """Parse the body, and return the targets that can serve its model."""
-        entry, snapshot = self.accounting.entry, self._compiled.snapshot
-        if len(data) <= LARGE_BODY_BYTES:
-            request = self._request = read_body(data, self.dialect)
-        else:
-            request = self._request = await run_in_thread(lambda: read_body(data, self.dialect))
+    def _authorize(self, key: CallerKey) -> tuple[Target, ...]:
+        """Return the targets that can serve the model of the request."""
+        entry, snapshot, request = self.accounting.entry, self._compiled.snapshot, self._request
         entry.stream = request.stream
         entry.model = recorded_model_name(request.model, self._scope.headers, snapshot)
         model = self._model = authorize(key, request.model, snapshot, entry.client)
@@ -210,9 +217,11 @@ class GatewayRequest:
         self._guards = self._compiled.guards_for(key, model)
         return self._compiled.targets(model, self.dialect)
 
-    async def _check_references(self, key: CallerKey, targets: tuple[Target, ...]) -> tuple[Target, ...]:
+    async def _check_references(
+        self, key: CallerKey, targets: tuple[Target, ...], references: list[tuple[str, str]]
+    ) -> tuple[Target, ...]:
         """Check that the stored replies which a request refers to are the caller's, and keep the targets that have them."""
-        for param, reply_id in self.dialect.references(self._request.members):
+        for param, reply_id in references:
             owner = await self._context.response_ids.owner(reply_id)
             if owner is None and self._context.config.responses.foreign_ids == "allow":
                 continue
@@ -224,14 +233,15 @@ class GatewayRequest:
 
     # -- check tokens -------------------------------------------------------------------------------------------------
 
-    async def _check_tokens(self, key: CallerKey) -> None:
-        """Estimate the tokens, and refuse a request that exceeds a limit before it is inspected."""
-        context, request, guards = self._context, self._request, self._guards
-        self._reserved_output = self.dialect.output_limit(request.members, context.default_output)
+    def _estimate_tokens(self) -> None:
+        request = self._request
+        self._reserved_output = self.dialect.output_limit(request.members, self._context.default_output)
         self._quota.tokens = estimate_tokens(len(request.data)) + self._reserved_output
-        if guards is not None and guards.has_input:  # otherwise `reserve` follows at once
-            self.accounting.enter("quota")
-            await self._quota.check(key, self._model, self._compiled.snapshot)
+
+    async def _check_tokens(self, key: CallerKey) -> None:
+        """Refuse a request that exceeds a limit before it is inspected. Without an inspection, `reserve` follows at once."""
+        self.accounting.enter("quota")
+        await self._quota.check(key, self._model, self._compiled.snapshot)
 
     # -- reserve ------------------------------------------------------------------------------------------------------
 
@@ -274,7 +284,7 @@ class GatewayRequest:
                 break
             kind = "fallback"
         assert failure is not None
-        if failure.quotes_upstream:
+        if failure.quotes_upstream and self._guards is not None and self._guards.has_output:
             await inspect_refusal(self._guards, failure.refusal, self.accounting)
         raise failure.refusal
 
@@ -341,7 +351,7 @@ class GatewayRequest:
     # -- upstream: whole replies --------------------------------------------------------------------------------------
 
     async def _finish_whole_reply(self, attempt: UpstreamAttempt) -> UpstreamFailure | None:
-        exchange, accounting, target = attempt.exchange, self.accounting, attempt.target
+        exchange, accounting, target, guards = attempt.exchange, self.accounting, attempt.target, self._guards
         failure = failure_of(exchange, attempt.headers, target, attempt.elapsed_ms)
         if failure is not None:
             if self._may_be_billed(attempt):
@@ -362,7 +372,8 @@ class GatewayRequest:
         self._record_usage(reply, body)
         self._raise_if_ended()
         try:
-            body = await inspect_output(self._guards, body, accounting)
+            if guards is not None and guards.has_output:
+                body = await inspect_output(guards, body, accounting)
         except Refusal:
             self._forbid_reply(reply_id, target)
             raise
