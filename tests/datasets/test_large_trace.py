@@ -28,7 +28,7 @@ UNSORTED = SORTED[::2] + SORTED[1::2]
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make files of 10 rows large."""
     monkeypatch.setattr(trace_rows, "LARGE", 1000)
-    monkeypatch.setattr(large_trace, "_CHECKED", 500)
+    monkeypatch.setattr(large_trace, "CHECKED", 500)
 
 
 def open_trace(path: Path, text: str) -> LargeTrace:

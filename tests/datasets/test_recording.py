@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock.datasets import trace
 from penstock.datasets.detect_format import detect
 from penstock.datasets.inputs_json import InputsJson
 from penstock.datasets.jsonl import FileErrors
@@ -220,6 +221,50 @@ def test_only_the_requested_part_of_a_schedule_is_replayed(
     assert numbers(path, found) == [[n] for n in expected]
     assert [each.bodies[0].timestamp_ms for each in found] == times
     assert bool(trace.notes()) == (len(expected) < 3)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        None,
+        ScheduleSettings(on=True),
+        ScheduleSettings(on=True, auto_offset=False, speedup=2),
+        ScheduleSettings(on=True, start_ms=30, end_ms=500),
+    ],
+)
+def test_large_sorted_trace_is_read_while_it_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: ScheduleSettings | None
+) -> None:
+    path = write(tmp_path, rows(*({"timestamp": 20 + 5 * n, "delay": n} for n in range(200))))
+    options = RecordingOptions("messages", schedule, delay_ratio=2)
+    whole = scan(Trace(path), options)
+    monkeypatch.setattr(trace, "LARGE", 1000)
+    monkeypatch.setattr(trace, "CHECKED", 500)
+    large = Trace(path)
+    first = next(large.scan(options, FileErrors(path)))
+    assert large.scanned < 1000
+    assert first == whole[0][0]
+    assert scan(Trace(path), options) == whole
+
+
+def test_large_unsorted_trace_is_read_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, rows(*({"timestamp": 5 * n % 501} for n in range(200))))
+    options = RecordingOptions("messages", ScheduleSettings(on=True))
+    whole = scan(Trace(path), options)
+    monkeypatch.setattr(trace, "LARGE", 1000)
+    monkeypatch.setattr(trace, "CHECKED", 500)
+    assert scan(Trace(path), options) == whole
+
+
+@pytest.mark.parametrize("row", [{"timestamp": -1}, {"payload": 1, "timestamp": 2000}, {}])
+def test_error_in_the_rest_of_a_large_trace_names_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(trace, "LARGE", 1000)
+    monkeypatch.setattr(trace, "CHECKED", 500)
+    path = write(tmp_path, rows(*({"timestamp": n} for n in range(200)), row))
+    _, errors = scan(Trace(path), RecordingOptions("messages", ScheduleSettings(on=True)))
+    assert errors.startswith("f.jsonl:201: ")
 
 
 @pytest.mark.parametrize(

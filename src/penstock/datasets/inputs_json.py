@@ -56,8 +56,6 @@ _MEMBER = re.compile(rf" - at `\$\.({'|'.join(_EXPECTED_TYPES)})")
 class InputsJson:
     """The recording in an `inputs.json` file."""
 
-    needs_whole = False
-
     def __init__(self, path: str) -> None:
         self.files: list[SourceFile] = source_files([path])
         self._session_ids = _SessionIds()

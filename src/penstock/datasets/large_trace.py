@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import mmap
 import os
 from array import array
 from collections.abc import Callable, Iterator
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["LARGE", "LargeTrace", "RowAt", "Rows", "TraceRow"]
+__all__ = ["CHECKED", "LARGE", "LargeTrace", "LateRows", "RowAt", "Rows", "TraceRow", "file_contains", "looks_sorted"]
 
 LARGE = 4 << 20
 """Bytes. All rows of smaller files are kept in memory: about 40,000."""
-_CHECKED = 1 << 20
+CHECKED = 1 << 20
 """Bytes whose rows are checked before the first request of a sorted trace: about 10,000 rows, in 0.1 s."""
 _SAMPLES = 500
 _ROWS_BETWEEN_PROGRESS = 10_000
@@ -90,7 +91,7 @@ class LargeTrace:
         self._rows = rows
         self._seed = seed
         self._index: _Index | None = None
-        self._late = _LateRows()
+        self._late = LateRows()
 
     def prepare(self, *, scheduled: bool, progress: Progress | None = None) -> None:
         """Check the first rows, or read all rows if that is necessary. Raise UserError for errors in them.
@@ -104,8 +105,8 @@ class LargeTrace:
             index.add(offset, row)
             if scheduled and not index.sorted:
                 may_stream = False
-            elif may_stream and offset > _CHECKED and not errors.count:
-                if not scheduled or self._looks_sorted():
+            elif may_stream and offset > CHECKED and not errors.count:
+                if not scheduled or looks_sorted(self._path, self.size, self._time_at):
                     return
                 may_stream = False
             if progress is not None and number % _ROWS_BETWEEN_PROGRESS == 0:
@@ -117,17 +118,8 @@ class LargeTrace:
             progress(self.size, self.size)
         self._index = index
 
-    def _looks_sorted(self) -> bool:
-        times: list[float] = []
-        with open(self._path, "rb") as file:
-            for number in range(_SAMPLES):
-                file.seek(self.size * number // _SAMPLES)
-                file.readline()
-                # An error in a row is reported when the row is read in its turn.
-                with contextlib.suppress(Exception):
-                    time = self._rows.read_at(file, file.tell()).turn.timestamp_ms
-                    times += [] if time is None else [time]
-        return times == sorted(times)
+    def _time_at(self, file: BinaryIO, offset: int) -> float | None:
+        return self._rows.read_at(file, offset).turn.timestamp_ms
 
     @property
     def turns(self) -> list[int]:
@@ -177,6 +169,26 @@ class LargeTrace:
                     turns=tuple([part.shifted(row.turn) for row in rows]),
                     accumulate=not rows[0].complete,
                 )
+
+
+def looks_sorted(path: str, size: int, time_at: Callable[[BinaryIO, int], float | None]) -> bool:
+    """Return whether a sample of the rows is in the order of their times. `time_at` returns the time of a row at an offset."""
+    times: list[float] = []
+    with open(path, "rb") as file:
+        for number in range(_SAMPLES):
+            file.seek(size * number // _SAMPLES)
+            file.readline()
+            # An error in a row is reported when the row is read in its turn.
+            with contextlib.suppress(Exception):
+                time = time_at(file, file.tell())
+                times += [] if time is None else [time]
+    return times == sorted(times)
+
+
+def file_contains(path: str, key: bytes) -> bool:
+    """Return whether the bytes are in the file. This takes 0.1 s for 100 MB."""
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as content:
+        return content.find(key) >= 0
 
 
 class _Part:
@@ -272,7 +284,7 @@ class _Index:
             yield int(group), [self.offsets[row] for row in rows[first : ends[group]]]
 
 
-class _LateRows:
+class LateRows:
     """Rows with an earlier time than a row above them, in a trace that counts as sorted."""
 
     def __init__(self) -> None:

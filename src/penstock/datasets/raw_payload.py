@@ -28,8 +28,6 @@ _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 class RawPayload:
     """The recording in a file or folder of request bodies."""
 
-    needs_whole = False
-
     def __init__(self, path: str) -> None:
         self._folder = path if os.path.isdir(path) else None
         self.files: list[SourceFile] = source_files([path] if self._folder is None else jsonl_files(path))

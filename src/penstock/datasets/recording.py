@@ -87,11 +87,6 @@ class Recording(Protocol):
     files: list[SourceFile]
 
     @property
-    def needs_whole(self) -> bool:
-        """True if all files must be scanned before the first request."""
-        ...
-
-    @property
     def scanned(self) -> int:
         """The number of bytes scanned so far."""
         ...

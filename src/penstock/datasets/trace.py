@@ -2,7 +2,8 @@
 
 Each payload is sent byte for byte. The rows of a session are its turns and may be anywhere in the file, and a schedule
 needs the conversations in the order of their times. So all rows are read before the first is sent, and 48 bytes of each
-are kept. `mooncake_rows` reads traces whose first row has no payload.
+are kept, unless the file is large, has no sessions, and looks sorted (see `large_trace`): it is then read while it is sent.
+`mooncake_rows` reads traces whose first row has no payload.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import os
 import re
 from array import array
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import msgspec
 
 from penstock.datasets.format import Contents, Format
 from penstock.datasets.json_text import address, replace_lone_surrogates
 from penstock.datasets.jsonl import BOM, FileErrors, explain
+from penstock.datasets.large_trace import CHECKED, LARGE, LateRows, file_contains, looks_sorted
 from penstock.datasets.mooncake_rows import FORMS, read_rows
 from penstock.datasets.raw_payload import Lines
 from penstock.datasets.recording import BodyLocation, RecordedConversation, RecordingOptions, SourceFile, source_files
@@ -34,6 +36,7 @@ _NAME = "mooncake_trace"
 _PAYLOAD = re.compile(rb'"payload"[ \t\r\n]*:[ \t\r\n]*')
 _LONGEST_FIRST_LINE = 64 << 20
 _ROWS_BETWEEN_PROGRESS = 10_000
+_NO_TIME = "it has no 'timestamp', which --fixed-schedule needs"
 
 
 class _Line(msgspec.Struct):
@@ -62,21 +65,24 @@ class _RowError(Exception):
 class Trace:
     """The recording in a trace."""
 
-    needs_whole = True
-
     def __init__(self, path: str) -> None:
         self.files: list[SourceFile] = source_files([path])
         self._lines = Lines(self.files)
         self._dropped = 0
+        self._late = LateRows()
 
     @property
     def scanned(self) -> int:
         return self._lines.scanned
 
     def notes(self) -> list[str]:
-        return [f"{self._dropped:,} row(s) lie outside of the requested part of the schedule."] * (self._dropped > 0)
+        dropped = [f"{self._dropped:,} row(s) lie outside of the requested part of the schedule."] * (self._dropped > 0)
+        return [*dropped, *self._late.notes(os.path.basename(self.files[0].path))]
 
     def scan(self, options: RecordingOptions, errors: FileErrors) -> Iterator[RecordedConversation]:
+        path, size = self.files[0].path, self.files[0].identity.size
+        may_stream = size > LARGE and not file_contains(path, b'"session_id"')
+        latest = -math.inf
         rows = _Rows()
         tell = options.on_progress or (lambda: None)
         for number, offset, line in self._lines.read(0, errors):
@@ -88,7 +94,15 @@ class Trace:
                 errors.add(number, str(error))
                 continue
             if is_first and options.schedule is not None and math.isnan(rows.times[-1]):
-                errors.add(number, "it has no 'timestamp', which --fixed-schedule needs")
+                errors.add(number, _NO_TIME)
+            if options.schedule is not None:
+                may_stream = may_stream and rows.times[-1] >= latest
+                latest = rows.times[-1]
+            if may_stream and offset > CHECKED and not errors.count:
+                may_stream = options.schedule is None or looks_sorted(path, size, _time_at)
+                if may_stream:
+                    yield from self._in_file_order(options, errors)
+                    return
         if not self._lines.seen:
             errors.add(1, "the file is empty: each line should be an object with a 'payload'")
         if errors.count:
@@ -103,6 +117,42 @@ class Trace:
         if not len(kept):
             errors.add(1, "no row lies between --fixed-schedule-start-offset and --fixed-schedule-end-offset")
         yield from rows.conversations(kept, zero, speedup / options.delay_ratio if options.delay_ratio else math.inf)
+
+    def _in_file_order(self, options: RecordingOptions, errors: FileErrors) -> Iterator[RecordedConversation]:
+        """Yield each row as a conversation while the file is read. There are no sessions."""
+        schedule = options.schedule or ScheduleSettings(auto_offset=False)
+        first = -math.inf if schedule.start_ms is None else schedule.start_ms
+        last = math.inf if schedule.end_ms is None else schedule.end_ms
+        zero = schedule.start_ms if schedule.start_ms is not None or schedule.auto_offset else 0.0
+        scale = options.delay_ratio / schedule.speedup
+        kept = 0
+        self._lines = Lines(self.files)
+        for number, offset, line in self._lines.read(0, errors):
+            try:
+                row = _read_row(line)
+            except _RowError as error:
+                errors.add(number, str(error))
+                continue
+            time = row.time
+            if options.schedule is not None:
+                if time is None:
+                    errors.add(number, _NO_TIME)
+                    continue
+                self._late.add(number, time)
+                if not first <= time <= last:
+                    self._dropped += 1
+                    continue
+                zero = time if zero is None else zero
+            kept += 1
+            sent, delay = None if time is None else time - (zero or 0.0), (row.delay or 0.0) * scale
+            yield RecordedConversation(None, [BodyLocation(0, offset + row.begin, row.end - row.begin, sent, delay)])
+        if not kept and not errors.count:
+            errors.add(1, "no row lies between --fixed-schedule-start-offset and --fixed-schedule-end-offset")
+
+
+def _time_at(file: BinaryIO, offset: int) -> float | None:
+    file.seek(offset)
+    return _read_row(file.readline()).time
 
 
 def _select_rows(times: NDArray[np.float64], schedule: ScheduleSettings) -> tuple[NDArray[np.int64], float]:

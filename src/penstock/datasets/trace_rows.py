@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO, Generic, TypeVar
@@ -13,7 +12,7 @@ import msgspec
 from penstock.datasets.conversation import Conversation, PromptShape
 from penstock.datasets.format import Contents
 from penstock.datasets.jsonl import FileErrors, empty_file, explain, open_failure
-from penstock.datasets.large_trace import LARGE, LargeTrace, RowAt, Rows, TraceRow
+from penstock.datasets.large_trace import LARGE, LargeTrace, RowAt, Rows, TraceRow, file_contains
 from penstock.datasets.random_streams import conversation_ids
 from penstock.datasets.raw_payload import Lines
 from penstock.datasets.recording import source_files
@@ -79,8 +78,7 @@ class JsonRows(Generic[_T]):
         return self._row(self._decode(file.readline()))
 
     def has_sessions(self) -> bool:
-        with open(self._path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as content:
-            return content.find(self._session_key) >= 0
+        return file_contains(self._path, self._session_key)
 
     def empty(self) -> UserError:
         return empty_file(self._path)

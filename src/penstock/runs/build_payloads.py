@@ -326,7 +326,7 @@ def _index(
         sessions=data.sessions,
         max_conversations=_max_conversations(phases) if phases and data.sampling == "sequential" else None,
     )
-    index_all = phases is None or recording.needs_whole or data.sampling != "sequential" or bool(data.sessions)
+    index_all = phases is None or data.sampling != "sequential" or bool(data.sessions)
     indexer.advance(None if index_all else FIRST_BYTES, progress)
     if indexer.problems.count:
         indexer.advance(None, progress)
