@@ -3,16 +3,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.metrics import concurrency as concurrency_module
 from penstock.metrics.concurrency import count_levels
 from penstock.metrics.statistics import Column
 
 
-def concurrency(spans):
-    starts, ends = Column("/nowhere/starts"), Column("/nowhere/ends")
+def levels_of(spans, folder="/nowhere"):
+    starts, ends = Column(f"{folder}/starts"), Column(f"{folder}/ends")
     for start, end in spans:
         starts.append(start)
         ends.append(end)
-    return count_levels(starts, ends).statistics("requests")
+    return count_levels(starts, ends)
+
+
+def concurrency(spans):
+    return levels_of(spans).statistics("requests")
 
 
 def test_levels_are_weighted_by_time():
@@ -43,3 +48,18 @@ def test_result_equals_counting_every_nanosecond(spans):
     assert stats.std == pytest.approx(np.std(levels), abs=1e-9)
     assert (stats.min, stats.max) == (min(levels), max(levels))
     assert stats.p50 == np.percentile(levels, 50, method="inverted_cdf")
+
+
+@pytest.mark.parametrize("window", [None, (0, 500), (137, 138), (250, 2000)])
+def test_events_in_a_file_give_the_same_result_and_are_removed(tmp_path, monkeypatch, window):
+    spans = [(17 * n % 900, 17 * n % 900 + 1 + n % 70) for n in range(60)]
+    whole = levels_of(spans)
+    monkeypatch.setattr(concurrency_module, "_IN_MEMORY", 10)
+    monkeypatch.setattr(concurrency_module, "_CHUNK", 7)
+    parts = levels_of(spans, tmp_path)
+    assert parts.statistics("requests", window) == whole.statistics("requests", window)
+    for one, other in zip(parts.busy(), whole.busy(), strict=True):
+        assert one.tolist() == other.tolist()
+    assert list(tmp_path.iterdir())
+    parts.close()
+    assert not list(tmp_path.iterdir())

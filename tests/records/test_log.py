@@ -87,3 +87,18 @@ def test_point_is_read_as_a_run_of_its_own(tmp_path: Path) -> None:
         log.close()
     with pytest.raises(UserError, match="has no point 2; it has 2"):
         RunLog(folder, point=2)
+
+
+def test_run_that_goes_on_removes_a_torn_frame_of_the_runner(tmp_path: Path) -> None:
+    log = RunnerLog(str(tmp_path))
+    log.phase(LoggedPhase(0, "profiling", "profiling"))
+    log.close()
+    path = tmp_path / "runner.log"
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[:-3])
+    log = RunnerLog(str(tmp_path))
+    log.phase(LoggedPhase(1, "profiling", "profiling"))
+    log.close()
+    with path.open("rb") as file:
+        assert len(list(frames.read(file))) == 2
+        assert not file.read()

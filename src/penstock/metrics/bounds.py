@@ -13,8 +13,9 @@ sends later, so the time until the kernel has taken the request is a second unce
 
 from __future__ import annotations
 
+import bisect
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -37,6 +38,7 @@ HEADLINE = (
 _ONE_WRITE_BYTES = 64_000
 """The kernel takes a body of this size with one write."""
 _IGNORED_NS = 100_000
+_CHUNK = 1 << 17
 STATISTICS = ("avg", "p50", "p90", "p99")
 
 
@@ -135,25 +137,40 @@ class RequestBounds:
 
     def __init__(self, prefix: str) -> None:
         """Large columns go to files whose names start with `prefix`."""
-        self._columns = {tag: Column(f"{prefix}-{tag}-bounds.f64") for tag in HEADLINE}
+        self._columns = {tag: _BoundsColumns(f"{prefix}-{tag}-bounds") for tag in HEADLINE}
 
     def add(self, record: Record, values: dict[str, float]) -> None:
         for tag, bounds in bounds_of(record, values).items():
-            column = self._columns[tag]
-            column.append(values.get(tag, math.nan))
-            column.append(bounds.low)
-            column.append(bounds.high)
+            self._columns[tag].add(values.get(tag), bounds)
 
     def tags(self) -> Iterator[str]:
         """Yield the metrics with at least one value that is not exactly known."""
-        return (tag for tag, column in self._columns.items() if len(column))
+        return (tag for tag, columns in self._columns.items() if len(columns))
 
     def figures(self, tag: str, values: Values) -> dict[str, FigureBounds]:
-        """Return the bounds of the statistics of a metric with these values."""
-        rows = self._columns[tag].values().reshape(-1, 3)
-        has_value = ~np.isnan(rows[:, 0])
-        known = rows[has_value]
-        return figure_bounds(values, known[:, 0], known[:, 1:], rows[~has_value][:, 1:])
+        """Return the bounds of the statistics of a metric with these values, which are sorted in place."""
+        columns = self._columns[tag]
+        sides = [(columns.bounds[side].values(), columns.extra[side].values()) for side in (0, 1)]
+        return _figures(values, columns.uncertain.values(), sides)
+
+
+class _BoundsColumns:
+    """The uncertain values of one metric and their bounds, and the bounds of requests without a value."""
+
+    def __init__(self, prefix: str) -> None:
+        self.uncertain = Column(f"{prefix}-value.f64")
+        self.bounds = Column(f"{prefix}-low.f64"), Column(f"{prefix}-high.f64")
+        self.extra = Column(f"{prefix}-extra-low.f64"), Column(f"{prefix}-extra-high.f64")
+
+    def __len__(self) -> int:
+        return len(self.uncertain) + len(self.extra[0])
+
+    def add(self, value: float | None, bounds: Bounds) -> None:
+        low, high = self.extra if value is None else self.bounds
+        if value is not None:
+            self.uncertain.append(value)
+        low.append(bounds.low)
+        high.append(bounds.high)
 
 
 def figure_bounds(values: Values, uncertain: Values, bounds: Values, extra: Values) -> dict[str, FigureBounds]:
@@ -162,30 +179,64 @@ def figure_bounds(values: Values, uncertain: Values, bounds: Values, extra: Valu
     `uncertain` are those of the values that are not exactly known, with a row of `bounds` each. The rows of `extra` belong
     to requests that have no value although a perfect client might have given them one.
     """
-    ordered = np.sort(values)
-    order = np.argsort(uncertain, kind="stable")
-    chosen = uncertain[order]
-    # The n-th of several equal values is the n-th of its equals in `ordered`.
-    first = np.searchsorted(chosen, chosen, "left")
-    places = np.searchsorted(ordered, chosen, "left") + np.arange(len(chosen)) - first
-    figures = _statistics(ordered)
-    sides = []
-    for side in (0, 1):
-        moved = ordered.copy()
-        moved[places] = bounds[order, side]
-        sides.append(_statistics(np.concatenate((moved, extra[:, side]))))
-    return {
-        name: FigureBounds(value, min(value, sides[0][name]), max(value, sides[1][name]))
-        for name, value in figures.items()
-    }
+    sides = [(bounds[:, side].copy(), extra[:, side].copy()) for side in (0, 1)]
+    return _figures(values.copy(), uncertain.copy(), sides)
 
 
-def _statistics(values: Values) -> dict[str, float]:
-    """Return mean and percentiles; these interpolate linearly, as those of the reports do."""
-    ordered = np.sort(values)
-    found = {"avg": float(ordered.mean())}
-    for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
-        below, part = divmod(share * (len(ordered) - 1), 1)
-        low, high = ordered[int(below)], ordered[min(int(below) + 1, len(ordered) - 1)]
-        found[name] = float(low + part * (high - low))
-    return found
+def _figures(values: Values, uncertain: Values, sides: Sequence[tuple[Values, Values]]) -> dict[str, FigureBounds]:
+    """Return the bounds of each statistic. All arrays are sorted in place, and may be mapped files: nothing else grows with
+    their size."""
+    for array in (values, uncertain, *(array for side in sides for array in side)):
+        array.sort()
+    figures = _Replaced(values, uncertain[:0], uncertain[:0], uncertain[:0]).statistics()
+    low, high = (_Replaced(values, uncertain, *side).statistics() for side in sides)
+    return {name: FigureBounds(value, min(value, low[name]), max(value, high[name])) for name, value in figures.items()}
+
+
+class _Replaced:
+    """Sorted values, some of which are replaced by others, and more values. It is not written down."""
+
+    def __init__(self, values: Values, replaced: Values, by: Values, more: Values) -> None:
+        self._values = values
+        self._replaced = replaced
+        self._added = (by, more)
+        self._size = len(values) - len(replaced) + len(by) + len(more)
+
+    def statistics(self) -> dict[str, float]:
+        """Return mean and percentiles; these interpolate linearly, as those of the reports do."""
+        found = {"avg": self._mean()}
+        for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
+            below, part = divmod(share * (self._size - 1), 1)
+            low = self._at(int(below))
+            high = self._at(min(int(below) + 1, self._size - 1)) if part else low
+            found[name] = low + part * (high - low)
+        return found
+
+    def _mean(self) -> float:
+        parts = [*_chunk_sums(self._values), *(-total for total in _chunk_sums(self._replaced))]
+        for added in self._added:
+            parts += _chunk_sums(added)
+        mean = math.fsum(parts) / self._size
+        # Rounding can put the mean of equal values outside their range.
+        return min(max(mean, self._at(0)), self._at(self._size - 1))
+
+    def _count(self, value: float) -> int:
+        """Return how many values are at most `value`."""
+        count = np.searchsorted(self._values, value, "right") - np.searchsorted(self._replaced, value, "right")
+        return int(count) + sum(int(np.searchsorted(added, value, "right")) for added in self._added)
+
+    def _at(self, rank: int) -> float:
+        """Return the value with this rank: the smallest one that more than `rank` values do not exceed."""
+        return min(
+            float(array[first])
+            for array in (self._values, *self._added)
+            if (first := bisect.bisect_left(range(len(array)), True, key=self._reaches(array, rank))) < len(array)
+        )
+
+    def _reaches(self, array: Values, rank: int) -> Callable[[int], bool]:
+        return lambda index: self._count(float(array[index])) > rank
+
+
+def _chunk_sums(values: Values) -> Iterator[float]:
+    for first in range(0, len(values), _CHUNK):
+        yield float(values[first : first + _CHUNK].sum())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import os
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,48 +12,103 @@ from penstock.metrics.statistics import Column, Stats, weighted_statistics
 
 __all__ = ["Levels", "Window", "count_levels"]
 
+_IN_MEMORY = 1 << 17
+_CHUNK = 1 << 17
+
 Window = tuple[int, int]
 """Begin and end in ns."""
 
 
-class Levels(NamedTuple):
-    """How many intervals overlap over time."""
+class Levels:
+    """How many intervals overlap over time. The events are read in chunks, so that a large file of them takes little memory."""
 
-    times: NDArray[np.int64]
-    """The starts and ends of the intervals, in order of time."""
-    counts: NDArray[np.int32]
-    """The number of intervals after each of them."""
+    def __init__(self, events: NDArray[np.int64], path: str = "") -> None:
+        """`events` are the starts and ends of the intervals in order: the time shifted left by one bit, plus 1 for a start.
+        `path` is the file that they are mapped from, which is removed with this object."""
+        self._events = events
+        self._path = path
+
+    def close(self) -> None:
+        if self._path:
+            del self._events
+            os.remove(self._path)
+            self._path = ""
+
+    def _chunks(self, first: int, last: int, level: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """Yield the times of the events from `first` to `last`, and the number of intervals after each of them."""
+        for begin in range(first, last, _CHUNK):
+            part = np.array(self._events[begin : min(begin + _CHUNK, last)])
+            counts = ((part & 1) * 2 - 1).cumsum()
+            counts += level
+            level = int(counts[-1])
+            # An interval that starts and ends in the same nanosecond makes the number -1 there, for no time.
+            yield part >> 1, np.maximum(counts, 0)
 
     def statistics(self, unit: str, window: Window | None = None) -> Stats | None:
         """Return statistics weighted by time over the window, by default from the first start to the last end. None if it is
         empty."""
-        begin, end = window or (self.times[0], self.times[-1])
-        first, last = np.searchsorted(self.times, begin, side="right"), np.searchsorted(self.times, end)
-        counts = np.concatenate((self.counts[first - 1 : first] if first else (0,), self.counts[first:last]))
-        edges = np.concatenate(((begin,), self.times[first:last], (end,)))
-        durations = np.bincount(counts, weights=np.diff(edges)).astype(np.float64, copy=False)
+        events = self._events
+        begin, end = window or (int(events[0]) >> 1, int(events[-1]) >> 1)
+        first = int(np.searchsorted(events, 2 * begin + 2))
+        last = max(first, int(np.searchsorted(events, 2 * end)))
+        level = self._level(first)
+        durations = np.zeros(1)
+        at = begin
+        count = max(0, level)
+        for times, counts in self._chunks(first, last, level):
+            held = np.concatenate(((count,), counts[:-1]))
+            edges = np.concatenate(((at,), times))
+            durations = _added(durations, _bincount(held, np.diff(edges)))
+            at, count = int(times[-1]), int(counts[-1])
+        durations = _added(durations, _bincount(np.array((count,)), np.array((end - at,))))
         return weighted_statistics(np.arange(len(durations), dtype=np.float64), durations, unit)
+
+    def _level(self, last: int) -> int:
+        """Return the number of intervals after the first `last` events."""
+        starts = sum(int((self._events[at : min(at + _CHUNK, last)] & 1).sum()) for at in range(0, last, _CHUNK))
+        return 2 * starts - last
 
     def busy(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return when the number rose from 0, and when it next fell to 0 again."""
-        busy = self.counts > 0
-        turns = np.flatnonzero(np.diff(busy, prepend=False))
-        times = self.times[turns]
-        return times[::2], times[1::2]
+        turns: list[NDArray[np.int64]] = []
+        before = False
+        for times, counts in self._chunks(0, len(self._events), 0):
+            busy = counts > 0
+            turns.append(times[np.flatnonzero(np.diff(busy, prepend=before))])
+            before = bool(busy[-1])
+        every = np.concatenate(turns) if turns else np.empty(0, dtype=np.int64)
+        return every[::2], every[1::2]
+
+
+def _bincount(numbers: NDArray[np.int64], weights: NDArray[np.int64]) -> NDArray[np.float64]:
+    return np.bincount(numbers, weights=weights).astype(np.float64, copy=False)
+
+
+def _added(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Add arrays of different lengths, from their begins."""
+    if len(a) < len(b):
+        a, b = b, a
+    a = a.copy()
+    a[: len(b)] += b
+    return a
 
 
 def count_levels(starts: Column, ends: Column) -> Levels:
-    """Count the overlapping intervals over time."""
-    # An event is its time shifted left by one bit; the low bit is 1 for a start. One in-place sort then puts an end before a
-    # start at the same time. The peak is about 40 bytes per request.
-    events = np.empty(len(starts) + len(ends), dtype=np.int64)
-    events[: len(starts)] = starts.values()
-    events[len(starts) :] = ends.values()
-    events *= 2
-    events[: len(starts)] += 1
+    """Count the overlapping intervals over time. Many events go to a file, whose pages the kernel can evict."""
+    total = len(starts) + len(ends)
+    path = ""
+    if total > _IN_MEMORY:
+        path = f"{starts.path}-events"
+        events: NDArray[np.int64] = np.memmap(path, dtype=np.int64, mode="w+", shape=(total,))
+    else:
+        events = np.empty(total, dtype=np.int64)
+    at = 0
+    for column, bit in ((starts, 1), (ends, 0)):
+        values = column.values()
+        for begin in range(0, len(values), _CHUNK):
+            part = values[begin : begin + _CHUNK]
+            events[at : at + len(part)] = part.astype(np.int64) * 2 + bit
+            at += len(part)
+    # In order of time, and an end before a start at the same time.
     events.sort()
-    counts = ((events & 1) * 2 - 1).cumsum(dtype=np.int32)
-    # An interval that starts and ends in the same nanosecond makes the number -1 there, for no time.
-    np.maximum(counts, 0, out=counts)
-    events >>= 1
-    return Levels(events, counts)
+    return Levels(events, path)

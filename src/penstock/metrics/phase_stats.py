@@ -220,7 +220,7 @@ class PhaseStats:
             return [{} for _ in windows]
         levels = count_levels(self._starts, self._ends)
         found = [levels.statistics("requests", window) for window in windows]
-        del levels  # 24 bytes per request
+        levels.close()
         return [
             stats if concurrency is None else {"effective_concurrency": concurrency, **stats}
             for concurrency, stats in zip(found, self._timeline.over(windows, self.span), strict=True)

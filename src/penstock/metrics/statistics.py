@@ -63,6 +63,11 @@ class Column:
         self._buffer = array("d")
         self._spilled = 0
 
+    @property
+    def path(self) -> str:
+        """The file for values that exceed the memory limit."""
+        return self._path
+
     def __len__(self) -> int:
         return self._spilled + len(self._buffer)
 

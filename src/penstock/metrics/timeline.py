@@ -131,7 +131,7 @@ class Timeline:
             return [{} for _ in windows]
         bins = [_Bins(self._grid.width, window, whole) for window in windows]
         found: list[dict[str, Stats | None]] = [{} for _ in windows]
-        # One after the other, because each takes 24 bytes per request.
+        # One after the other, because each takes 16 bytes per request.
         prefill = self._count(found, "prefill", windows, whole, count_levels(self._starts, self._firsts))
         decode = self._count(found, "decode", windows, whole, count_levels(self._firsts, self._ends))
         phases: dict[str, _Phase] = {}
@@ -140,7 +140,9 @@ class Timeline:
         if self._outputs_known and self._has_gaps:
             phases["decode"] = decode
         if len(phases) == 2:
-            busy = self._busy(whole, count_levels(self._starts, self._ends))
+            levels = count_levels(self._starts, self._ends)
+            busy = self._busy(whole, levels)
+            levels.close()
             phases["total"] = _Phase(prefill.tokens + decode.tokens, busy, None)
         for name, phase in phases.items():
             for stats, part in zip(found, bins, strict=True):
@@ -162,8 +164,10 @@ class Timeline:
         """Add the concurrency in prefill or decode to the statistics, and return what happened in each bin."""
         for stats, window in zip(found, windows, strict=True):
             stats[f"effective_{name}_concurrency"] = levels.statistics("requests", window)
+        busy = self._busy(whole, levels)
+        levels.close()
         rate, users = _FUNCTIONS[name]
-        return _Phase(self._integrals(whole, rate), self._busy(whole, levels), self._integrals(whole, users))
+        return _Phase(self._integrals(whole, rate), busy, self._integrals(whole, users))
 
     def _integrals(self, window: Window, function: int) -> Values:
         # Sums of many rates leave rounding errors around 0.

@@ -166,6 +166,7 @@ class RunnerLog:
 
     def __init__(self, folder: str) -> None:
         path = os.path.join(folder, _RUNNER_FILE)
+        _remove_torn_frame(path)
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def point(self, point: LoggedPoint) -> None:
@@ -456,6 +457,22 @@ class RunLog:
             store.close()
         for reader in self._replies.values():
             reader.close()
+
+
+def _remove_torn_frame(path: str) -> None:
+    """Remove an incomplete frame that a killed run left at the end of the file: no frame after it could be read."""
+    if not os.path.exists(path):
+        return
+    with open(path, "rb", buffering=1 << 16) as file:
+        left = frames.read(file)
+        while True:
+            try:
+                next(left)
+            except StopIteration as stop:
+                torn = stop.value
+                break
+    if torn:
+        os.truncate(path, os.path.getsize(path) - torn)
 
 
 def _runner_frames(folder: str, kind: int, of: type[T]) -> Iterator[T]:

@@ -7,6 +7,7 @@ then they are kept in files, 40 bytes a request.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any
 
@@ -17,6 +18,8 @@ __all__ = ["RootHash", "memory_map", "schedule_key"]
 
 _BLOCK = 65_536
 _BUFFER = 1 << 20
+_PART = 1 << 20
+_SAMPLE = 64
 
 
 def schedule_key(phase: int, number: int, turn: int) -> int:
@@ -43,11 +46,31 @@ class RootHash:
         self._digests.close()
         root = sha256()
         if self.requests:
-            order = np.argsort(memory_map(self._paths[0], np.dtype("<i8")), kind="stable")
+            keys = memory_map(self._paths[0], np.dtype("<i8"))
             digests = memory_map(self._paths[1], np.dtype("V32"))
-            for first in range(0, self.requests, _BLOCK):
-                root.update(digests[order[first : first + _BLOCK]].tobytes())
+            for chosen in _in_order(keys):
+                for first in range(0, len(chosen), _BLOCK):
+                    root.update(digests[chosen[first : first + _BLOCK]].tobytes())
         return root.hexdigest()
+
+
+def _in_order(keys: NDArray[np.int64]) -> Iterator[NDArray[np.intp]]:
+    """Yield the indexes of the keys in ascending order of keys, in parts of about a million."""
+    sample = np.sort(keys[::_SAMPLE])
+    parts = -(-len(keys) // _PART)
+    edges = [int(sample[len(sample) * part // parts]) for part in range(1, parts)]
+    for part in range(parts):
+        found = []
+        for first in range(0, len(keys), _PART):
+            block = keys[first : first + _PART]
+            wanted = np.ones(len(block), dtype=np.bool_)
+            if part:
+                wanted &= block >= edges[part - 1]
+            if part < len(edges):
+                wanted &= block < edges[part]
+            found.append(np.flatnonzero(wanted) + first)
+        indexes = np.concatenate(found)
+        yield indexes[np.argsort(keys[indexes], kind="stable")]
 
 
 def memory_map(path: str, kind: np.dtype[Any]) -> NDArray[Any]:
