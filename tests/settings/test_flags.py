@@ -42,6 +42,7 @@ def test_flags_that_aiperf_lacks_are_marked() -> None:
         "--assert",
         "--conversation-rate",
         "--follow-cross-origin-redirects",
+        "--export",
         "--insecure",
         "--max-error-rate",
         "--model-weights",
