@@ -66,7 +66,7 @@ def test_help_has_precedence_over_mistakes(words: tuple[str, ...]) -> None:
         (("profile", "-m", "m", "--url", "a:0"), "penstock profile: --url 'a:0' needs a host"),
         (("profle",), "penstock: There is no command 'profle'; did you mean profile?"),
         (("zebra",), "penstock: There is no command 'zebra'; see `penstock --help`."),
-        (("plot",), "penstock: plot is an AIPerf command that this version of Penstock does not have yet."),
+        (("kube",), "penstock: kube is an AIPerf command that this version of Penstock does not have yet."),
         (
             ("--model", "m"),
             "penstock: There is no option --model here; options come after a command, as in `penstock prof",
@@ -74,7 +74,7 @@ def test_help_has_precedence_over_mistakes(words: tuple[str, ...]) -> None:
         (("--hepl",), "penstock: There is no option --hepl here; did you mean --help?"),
         (("help", "nope"), "penstock: There is no command 'nope'; see `penstock --help`."),
         (("help", "prfile"), "penstock: There is no command 'prfile'; did you mean profile?"),
-        (("help", "plot"), "penstock: plot is an AIPerf command that this version of Penstock does not have yet."),
+        (("help", "kube"), "penstock: kube is an AIPerf command that this version of Penstock does not have yet."),
         (("mock", "--prot", "1"), "penstock mock: There is no option --prot; did you mean --port?"),
         (("gateway", "--prt", "1"), "penstock gateway: There is no option --prt; did you mean --port?"),
         (

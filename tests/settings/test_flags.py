@@ -44,6 +44,7 @@ def test_flags_that_aiperf_lacks_are_marked() -> None:
         "--conversation-rate",
         "--find-max",
         "--follow-cross-origin-redirects",
+        "--export",
         "--insecure",
         "--max-error-rate",
         "--metrics-port",

@@ -25,6 +25,8 @@ COMMANDS = (
     Command("profile", "benchmark a server"),
     Command("config", "write, check or print a configuration file for --config", ("init", "validate", "expand")),
     Command("report", "rebuild the artifacts of a run from its log"),
+    Command("runs", "list the runs in a folder with their headline figures"),
+    Command("plot", "write the charts of runs as PNG and SVG"),
     Command("explain", "show the slowest requests of a run beside the state of server, network and client"),
     Command("verify", "check that a run sent exactly the recorded request bodies"),
     Command("analyze-trace", "print the lengths, the arrival rate and the reuse of a trace"),
@@ -42,7 +44,6 @@ COMMANDS = (
 AIPERF_COMMANDS = (
     "analyze",
     "kube",
-    "plot",
     "plugins",
     "proxy",
     "service",

@@ -46,6 +46,8 @@ class Artifacts(msgspec.Struct, frozen=True):
             del paths["raw"]
         if not output.outputs_json:
             del paths["outputs"]
+        if "parquet" not in output.exports:
+            del paths["parquet"]
         if not output.html:
             del paths["html"]
         if output.slice_s is None:

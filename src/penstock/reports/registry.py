@@ -22,6 +22,7 @@ class SinkEntry(NamedTuple):
 SINKS: tuple[SinkEntry, ...] = (
     SinkEntry("records", "{export}.jsonl", "penstock.reports.records_jsonl:RecordsJsonl"),
     SinkEntry("raw", "{export}_raw.jsonl", "penstock.reports.raw_jsonl:RawJsonl"),
+    SinkEntry("parquet", "{export}.parquet", "penstock.reports.records_parquet:RecordsParquet"),
     SinkEntry("inputs", "{folder}inputs.json", "penstock.reports.inputs_json:InputsJson"),
     SinkEntry("outputs", "{folder}outputs.json", "penstock.reports.outputs_json:OutputsJson"),
     SinkEntry("slices_csv", "{summary}_timeslices.csv", "penstock.reports.slices_csv:SlicesCsv"),

@@ -19,7 +19,7 @@ from penstock.reports.charts import Chart, Mark, Series, numbers
 from penstock.reports.settings_rows import changed_settings
 from penstock.settings.schema import Settings
 
-__all__ = ["RunLink", "comparison_document", "experiment_document"]
+__all__ = ["RunLink", "comparison_document", "experiment_document", "overlay_pages"]
 
 _THROUGHPUTS = ("request_throughput_avg", "output_token_throughput_avg")
 _COLUMNS = (
@@ -213,16 +213,23 @@ def _by_parameter(usable: Sequence[VariationFigures], parameters: Sequence[str])
 
 def _overlays(runs: Sequence[RunLink]) -> list[Chart]:
     """Return the cumulative distributions of the runs in one chart for each metric."""
+    return _overlay_charts([(run.name, run.page) for run in _first_of_groups(runs) if run.page is not None])
+
+
+def _overlay_charts(shown: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Chart]:
     charts = []
-    shown = [run for run in _first_of_groups(runs) if run.page is not None]
     for id_ in _OVERLAID:
         found = []
-        for run in shown[:_MOST_OVERLAID]:
-            assert run.page is not None
-            found += [(run.name, chart) for chart in run.page["distributions"] if chart["id"] == id_]
+        for name, page in shown[:_MOST_OVERLAID]:
+            found += [(name, chart) for chart in page["distributions"] if chart["id"] == id_]
         if len(found) > 1:
             charts.append(_overlay(id_, found, len(shown)))
     return charts
+
+
+def overlay_pages(pages: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Chart]:
+    """Return the distributions of runs on top of each other, from the names and the pages of the runs."""
+    return _overlay_charts([(name, page) for name, page in pages if page["kind"] == "run"])
 
 
 def _first_of_groups(runs: Sequence[RunLink]) -> list[RunLink]:

@@ -10,6 +10,7 @@ import msgspec
 import orjson
 
 from penstock.errors import UserError
+from penstock.extras import require_extra
 from penstock.secrets import Secret, redact_url
 from penstock.settings.api_key import KEY_FIELDS, default_key, read_key
 from penstock.settings.artifact_folder import artifact_folder
@@ -502,12 +503,27 @@ def _output(parsed: ParsedArguments, default_folder: str) -> OutputSettings:
             f"{spelling('output.http_trace')} extends the record of each request, but {spelling('output.level')} "
             "summary writes no records; leave one of them out."
         )
+    if "exports" in fields:
+        fields["exports"] = _exports(fields["exports"], str(spelling("output.exports")))
+        if fields.get("level") == "summary":
+            raise UserError(
+                f"{spelling('output.exports')} writes the record of each request, but {spelling('output.level')} summary "
+                "writes no records; leave one of them out."
+            )
     if parsed.values.get("log_level") in ("TRACE", "DEBUG"):
         fields["verbose"] = True
     if fields.get("quiet") and fields.get("verbose"):
         verbose = spelling("output.verbose") or spelling("log_level")
         raise UserError(f"{spelling('output.quiet')} prints only errors, and {verbose} prints more; keep one of them.")
     return OutputSettings(**fields)
+
+
+def _exports(names: list[str], spelling: str) -> tuple[str, ...]:
+    for name in names:
+        if name != "parquet":
+            raise UserError(f"{spelling} must be parquet, not {name!r}.")
+    require_extra("parquet", f"{spelling} parquet", "pyarrow")
+    return tuple(dict.fromkeys(names))
 
 
 def _prefix(text: str, spelling: str) -> str:

@@ -404,6 +404,8 @@ class OutputSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Length of the parts of the run that get metrics of their own."""
     html: bool = True
     """Write report.html."""
+    exports: tuple[str, ...] = ()
+    """Further formats of the per-request file: `parquet`."""
 
     @property
     def keeps_replies(self) -> bool:

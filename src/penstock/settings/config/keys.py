@@ -347,6 +347,7 @@ BENCHMARK: Final[Section] = {
         "plot_required": "--plot-required",
         "export_outputs_json": "--export-outputs-json",
         "html": Inverted("--no-html"),
+        "export": "--export",
     },
     "tokenizer": {
         "name": "--tokenizer",

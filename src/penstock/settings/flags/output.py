@@ -46,6 +46,15 @@ OUTPUT = Group(
             default="records",
         ),
         Flag(
+            "--export",
+            "list",
+            "Also write the record of each request in this format: parquet.",
+            target="output.exports",
+            metavar="FORMAT",
+            comma_separated=True,
+            penstock_only=True,
+        ),
+        Flag(
             "--export-http-trace",
             "bool",
             "Add the HTTP phases of each request to its record.",

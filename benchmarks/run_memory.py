@@ -1,7 +1,7 @@
 """Measure the memory of all processes of a run, and the time from the last reply to the summary.
 
-python -m benchmarks.scale              100,000 requests compared with 10,000
-python -m benchmarks.scale 1000000      a million requests; takes minutes
+python -m benchmarks.run_memory              100,000 requests compared with 10,000
+python -m benchmarks.run_memory 1000000      a million requests; takes minutes
 """
 
 from __future__ import annotations

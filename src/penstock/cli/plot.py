@@ -1,0 +1,115 @@
+"""`plot`: write the charts of runs as PNG and SVG."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import Any
+
+from penstock.errors import UserError
+from penstock.extras import require_extra
+from penstock.plural import counted
+from penstock.settings.command_line import HELP, CommandLine
+from penstock.settings.flag_values import ParsedArguments
+from penstock.settings.flags.flag import Flag, Group, Positional
+
+__all__ = ["COMMAND_LINE", "run"]
+
+_FORMATS = ("png", "svg")
+_OPTIONS = Group(
+    "Options",
+    (
+        Flag(
+            "--output-dir",
+            "path",
+            "Write the charts into this folder; with several runs, into a subfolder for each.",
+            "output_dir",
+            "FOLDER",
+            default="RUN/plots",
+        ),
+        Flag(
+            "--format",
+            "list",
+            "Formats of the files: png, svg.",
+            "formats",
+            "FORMAT",
+            default="png,svg",
+            comma_separated=True,
+        ),
+        HELP,
+    ),
+)
+COMMAND_LINE = CommandLine(
+    "plot",
+    "Write the charts of a run as PNG and SVG, without a browser.",
+    groups=(_OPTIONS,),
+    positionals=(
+        Positional("RUN", "the artifact folder of a run, or of a sweep", "runs.0"),
+        *(Positional("RUN", "another run", f"runs.{n}", required=False) for n in range(1, 16)),
+    ),
+    usage=("RUN... [options]",),
+    details="""\
+The charts are those of report.html, each in a file of its own that has the name of the chart, such as ttft-cdf.png. They come
+from the report.html of the run, or from its log if there is none. With several runs, the distributions are also drawn on top
+of each other. This needs matplotlib: `pip install 'penstock[plot]'`.
+""",
+    examples=(
+        ("The charts of a run", "plot artifacts/demo"),
+        ("Two runs, as SVG only", "plot artifacts/before artifacts/after --output-dir plots --format svg"),
+    ),
+)
+
+
+def run(parsed: ParsedArguments) -> int:
+    require_extra("plot", f"{parsed.program} plot", "matplotlib")
+    from penstock.reports.plot import charts_of, write_plots
+
+    formats = parsed.values.get("formats") or list(_FORMATS)
+    for name in formats:
+        if name not in _FORMATS:
+            raise UserError(f"--format must be png or svg, not {name!r}.")
+    folders = [folder for _, folder in sorted(parsed.section("runs").items(), key=lambda item: int(item[0]))]
+    pages = [(folder, _page(folder)) for folder in folders]
+    output = parsed.values.get("output_dir")
+    for folder, page in pages:
+        into = os.path.join(folder, "plots") if output is None else output
+        if output is not None and len(pages) > 1:
+            into = os.path.join(output, os.path.basename(os.path.abspath(folder)))
+        _report(into, list(write_plots(charts_of(page), into, formats)))
+    if len(pages) > 1:
+        _report(output or "plots", list(write_plots(_overlays(pages), output or "plots", formats)))
+    return 0
+
+
+def _report(folder: str, paths: list[str]) -> None:
+    print(f"{counted(len(paths), 'file')} written to {os.path.join(folder, '')}")
+
+
+def _page(folder: str) -> dict[str, Any]:
+    """Return the data of the page of a run: from its report.html, or from its log."""
+    from penstock.cli.open_run import open_run
+    from penstock.reports.report_html import PAGE_NAME, read_page
+    from penstock.runs.experiment_report import why_incomplete
+    from penstock.runs.summarise import summarise
+
+    path = os.path.join(folder, PAGE_NAME)
+    if os.path.exists(path):
+        try:
+            return read_page(path)
+        except ValueError:
+            raise UserError(f"{path} is not a page of Penstock; `penstock report {folder}` writes it again.") from None
+    log = open_run(folder)
+    point = None if log.point is None else log.point.index
+    run_folder = os.path.dirname(log.folder)
+    incomplete = why_incomplete(log)
+    with tempfile.TemporaryDirectory() as scratch:
+        summarise(run_folder, incomplete=incomplete, point=point, into=scratch, html=True)
+        return read_page(os.path.join(scratch, PAGE_NAME))
+
+
+def _overlays(pages: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
+    import msgspec
+
+    from penstock.reports.runs_page import overlay_pages
+
+    return [msgspec.to_builtins(chart) for chart in overlay_pages(pages)]

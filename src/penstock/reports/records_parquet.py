@@ -1,0 +1,138 @@
+"""Write `profile_export.parquet`: one row per request, in the order of the log, including the warmup.
+
+The columns are those of the per-request JSONL file without its nesting: the metadata, then one column for each metric of the
+catalogue, null where a request does not have it. Metrics with several values are lists. Times are Unix nanoseconds.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from penstock.extras import require_extra
+from penstock.metrics.catalogue import CATALOGUE
+from penstock.metrics.metric import Measures
+from penstock.metrics.summary import Summary
+from penstock.records.log import LoggedPhase
+from penstock.records.record import Record
+from penstock.reports.sink import ReportContext, Sink
+
+if TYPE_CHECKING:
+    import pyarrow
+
+__all__ = ["RecordsParquet"]
+
+_ROW_GROUP = 8_192
+_ROW_GROUP_VALUES = 1_000_000
+"""A group of rows has at most so many rows, and about so many values of lists."""
+
+
+class RecordsParquet(Sink):
+    def __init__(self, context: ReportContext, path: str) -> None:
+        super().__init__(context, path)
+        require_extra("parquet", "--export parquet", "pyarrow")
+        import pyarrow.parquet
+
+        self._epoch = context.header.epoch_wall_ns
+        self._urls = context.header.settings.endpoint.urls
+        self._phases: dict[int, LoggedPhase] = {}
+        self._schema = _schema(context.header.penstock_version, context.header.benchmark_id)
+        self._rows: dict[str, list[Any]] = {name: [] for name in self._schema.names}
+        self._values = 0
+        self._draft = f"{path}.new"
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        self._writer = pyarrow.parquet.ParquetWriter(self._draft, self._schema, compression="zstd")
+
+    def begin(self, phase: LoggedPhase) -> None:
+        self._phases[phase.index] = phase
+
+    def add(self, record: Record, measures: Measures) -> None:
+        metadata = self._metadata(record)
+        for name, column in self._rows.items():
+            if name in metadata:
+                column.append(metadata[name])
+            elif name in measures.lists:
+                column.append(measures.lists[name])
+                self._values += len(measures.lists[name])
+            else:
+                column.append(measures.values.get(name))
+        if len(self._rows["session_num"]) >= _ROW_GROUP or self._values >= _ROW_GROUP_VALUES:
+            self._flush()
+
+    def _metadata(self, record: Record) -> dict[str, Any]:
+        epoch, failure = self._epoch, record.failure
+        return {
+            "session_num": record.number,
+            "turn_index": record.turn,
+            "conversation": record.conversation,
+            "x_request_id": record.request_id,
+            "x_correlation_id": record.correlation_id,
+            "phase": self._phases[record.phase].kind,
+            "worker": record.worker,
+            "url": self._urls[record.url],
+            "intended_ns": epoch + record.intended,
+            "credit_issued_ns": epoch + record.issued,
+            "request_start_ns": epoch + record.start,
+            "request_ack_ns": None if record.first_byte is None else epoch + record.first_byte,
+            "request_end_ns": epoch + record.end,
+            "streamed": record.streamed,
+            "was_cancelled": record.cancelled,
+            "status": record.status or None,
+            "error_type": None if failure is None else failure.type,
+            "error_message": None if failure is None else failure.message,
+            "error_fault": None if failure is None else failure.owner,
+            "finish_reasons": record.finish,
+            "body_sha256": record.digest.hex() if record.digest else None,
+        }
+
+    def _flush(self) -> None:
+        import pyarrow
+
+        if self._rows["session_num"]:
+            self._writer.write_table(pyarrow.table(self._rows, schema=self._schema))
+            self._rows = {name: [] for name in self._schema.names}
+            self._values = 0
+
+    def finish(self, _summary: Summary) -> None:
+        self._flush()
+        self._writer.close()
+        os.replace(self._draft, self.path)
+
+    def close(self) -> None:
+        self._writer.close()
+        if os.path.exists(self._draft):
+            os.remove(self._draft)
+
+
+def _schema(version: str, benchmark_id: str) -> pyarrow.Schema:
+    import pyarrow as pa
+
+    text, whole, flag = pa.string(), pa.int64(), pa.bool_()
+    fields = [
+        ("session_num", whole),
+        ("turn_index", whole),
+        ("conversation", whole),
+        ("x_request_id", text),
+        ("x_correlation_id", text),
+        ("phase", text),
+        ("worker", whole),
+        ("url", text),
+        ("intended_ns", whole),
+        ("credit_issued_ns", whole),
+        ("request_start_ns", whole),
+        ("request_ack_ns", whole),
+        ("request_end_ns", whole),
+        ("streamed", flag),
+        ("was_cancelled", flag),
+        ("status", whole),
+        ("error_type", text),
+        ("error_message", text),
+        ("error_fault", text),
+        ("finish_reasons", pa.list_(text)),
+        ("body_sha256", text),
+    ]
+    for tag, metric in CATALOGUE.items():
+        if metric.kind != "run":
+            type_ = pa.float64() if metric.kind == "record" else pa.list_(pa.float64())
+            fields.append(pa.field(tag, type_, metadata={"unit": metric.unit}))
+    return pa.schema(fields, metadata={"penstock_version": version, "benchmark_id": benchmark_id})
