@@ -1,4 +1,5 @@
-"""CPU time that the dashboard takes at 10,000 requests per second, in the process of the run and in its own.
+"""CPU time that the dashboard takes in the process of the run and in its own, at 10,000 requests per second if the machine
+reaches them; the line of the result has the rate that it reached.
 
 Runs with the dashboard and with the progress bar alternate, in a pseudo-terminal of 120×40 characters. The measurement begins
 when the dashboard has been shown for a second, so the import of Textual (0.4 s) is left out:

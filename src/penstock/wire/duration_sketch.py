@@ -11,9 +11,10 @@ _SUB = 1 << _BITS  # buckets per power of two
 
 
 class DurationSketch(msgspec.Struct):
-    """Counts of durations in ns, in buckets that are at most 6.25 % wide. Adding costs 0.2 µs.
+    """Counts of durations in ns, in buckets that are at most 6.25 % wide.
 
-    Only buckets with a count exist, so that a message with a sketch stays small."""
+    Adding takes 1.3 times as long as to a `LogHistogram`. Only buckets with a count exist, so that a message with a sketch
+    stays small."""
 
     counts: dict[int, int] = {}
     total: int = 0

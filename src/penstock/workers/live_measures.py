@@ -11,7 +11,7 @@ from penstock.workers.messages import ErrorCause
 __all__ = ["LiveMeasures"]
 
 _MAX_GAPS = 64
-"""Gaps of one reply that are added. All 10,000 gaps of a long one would stall the event loop for 2 ms."""
+"""Gaps of one reply that are added. All 10,000 gaps of a long one would stall the event loop for milliseconds."""
 _MAX_CAUSES = 32
 _OTHER = ErrorCause("Other errors", None, "")
 
