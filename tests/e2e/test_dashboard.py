@@ -32,6 +32,7 @@ def start(program: Program) -> Iterator[Start]:
         terminal.close()
 
 
+@pytest.mark.slow
 def test_run_on_a_terminal(start: Start, mock: Callable[..., MockServer]):
     """The dashboard shows the run, follows the size of the terminal, and gives way to the report after Ctrl-C."""
     server = mock(ttft=20, itl=2, tokens=10, error=503, error_rate=0.25)
@@ -54,6 +55,7 @@ def test_run_on_a_terminal(start: Start, mock: Callable[..., MockServer]):
     assert "Traceback" not in text
 
 
+@pytest.mark.slow
 def test_dashboard_can_be_left_and_the_second_ctrl_c_stops_at_once(start: Start, mock: Callable[..., MockServer]):
     terminal = start(mock(ttft=600_000).url, "--request-count", 100, "--ui", "dashboard")
     terminal.wait_for("In flight         4", "Certificate so far")
