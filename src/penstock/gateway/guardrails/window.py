@@ -160,13 +160,13 @@ class WindowGuard(StreamGuard):
                     self._inspect(self._event(frame))
                 elif clean := self._pass_if_clean(frame):
                     passed.append(clean)
-                    continue
-                passed.append(self._release())
         except Blocked as blocked:
             self._last_released = last_released
             raise self._blocked(blocked) from None
-        if self._is_over_limit():
-            passed.append(self._release_over_limit())
+        if self._held or self._detached:
+            passed.append(self._release())
+            if self._is_over_limit():
+                passed.append(self._release_over_limit())
         return passed[0] if len(passed) == 1 else b"".join(passed)
 
     async def finish(self, rest: Frame | None) -> bytes:
