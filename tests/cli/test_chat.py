@@ -186,8 +186,9 @@ def test_figures_are_those_of_the_server(mock: Callable[..., MockServer], chat: 
     first, second = (re.findall(r"[\d.,]+(?= (?:ms|output|input|cached))", line) for line in err.splitlines())
     logged = server.logged_requests()
     for figures, request in zip((first, second), logged, strict=True):
-        ttft, itl, total, output, prompt, cached = map(float, figures)
-        assert 30 <= ttft < total
-        assert itl == pytest.approx((total - ttft) / 5, abs=0.02)
+        ttft, *itl, total, output, prompt, cached = map(float, figures)
+        assert 30 <= ttft <= total
+        # A reply that a busy client reads at once has no ITL.
+        assert itl == [pytest.approx((total - ttft) / 5, abs=0.02)] or not itl
         assert (output, prompt, cached) == (6, request["prompt_tokens"], request["cached_tokens"])
     assert logged[1]["cached_tokens"] > 0

@@ -9,6 +9,7 @@ import pytest
 from penstock.endpoints.reply import Failure
 from penstock.metrics.bounds import FigureBounds
 from penstock.metrics.certificate import Certificate
+from penstock.metrics.intervals import FigureInterval
 from penstock.records.log import LoggedPhase
 from penstock.reports.report_html import page, read_page
 from penstock.reports.request_columns import GapGrid, TokenGrid
@@ -82,22 +83,18 @@ def test_figures_are_those_of_the_summary(reported, document):
     assert [cell["value"] for cell in rows["time_to_first_token"]] == pytest.approx(expected, rel=1e-5)
 
 
-def test_bounds_and_intervals_are_shown_where_the_summary_has_them(reported, monkeypatch):
+def test_bounds_and_intervals_are_shown_where_the_summary_has_them(reported):
     from penstock.reports import run_page
 
-    class WithIntervals(msgspec.Struct):
-        metrics: dict
-        bounds: dict
-        intervals: dict
-
-    summary = WithIntervals(
-        reported.summary.metrics,
-        {"request_latency": {"p50": FigureBounds(119.5, 110.0, 119.5)}},
-        {"request_latency": {"p50": (118.0, 121.0)}},
+    summary = msgspec.structs.replace(
+        reported.summary,
+        bounds={"request_latency": {"p50": FigureBounds(119.5, 110.0, 119.5)}},
+        intervals={"request_latency": {"p50": FigureInterval(118.0, 121.0), "p99": FigureInterval()}},
     )
     cell = run_page._cell(summary, "request_latency", "p50")
     assert cell["bounds"] == [110, 119.5]
     assert cell["interval"] == [118, 121]
+    assert "interval" not in run_page._cell(summary, "request_latency", "p99")
 
 
 def test_distributions_hold_every_successful_profiled_request(document):
