@@ -162,6 +162,7 @@ def clopper_pearson(successes: float, count: float, level: float = LEVEL) -> tup
     return low, high
 
 
+@lru_cache
 def beta_quantile(probability: float, a: float, b: float) -> float:
     """Return where the distribution function of the beta distribution has this value, by bisection."""
     low, high = 0.0, 1.0
@@ -204,6 +205,7 @@ def regularised_beta(x: float, a: float, b: float) -> float:
     return front * (fraction - 1)
 
 
+@lru_cache
 def _rank(share: float, count: float, probability: float) -> float:
     """Return the k for which P(X >= k) is this probability, for a binomial X of `count` trials."""
     if regularised_beta(share, count, 1) > probability:  # even P(X = count) is larger
