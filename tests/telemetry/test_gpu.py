@@ -165,7 +165,8 @@ def fake_nvml(**functions: Any) -> ModuleType:
         "nvmlDeviceGetPowerUsage": lambda _: 50_000,
         "nvmlDeviceGetTotalEnergyConsumption": unsupported,
         "nvmlDeviceGetUtilizationRates": lambda _: SimpleNamespace(gpu=60, memory=30),
-        "nvmlDeviceGetMemoryInfo": lambda _: SimpleNamespace(used=12e9),
+        "nvmlMemory_v2": 2,
+        "nvmlDeviceGetMemoryInfo": lambda _, version: SimpleNamespace(used={2: 12e9}[version]),
         "nvmlDeviceGetTemperature": lambda _, sensor: 55,
         "nvmlDeviceGetClockInfo": lambda _, clock: 1000 * clock,
     }

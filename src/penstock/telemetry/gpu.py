@@ -158,7 +158,8 @@ class Nvml:
             ENERGY: lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) * 1e-9,
             "nvidia_gpu_utilization": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
             "nvidia_memory_utilization": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).memory,
-            "nvidia_memory_used": lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used / 1e9,
+            # Version 2 leaves out what the driver reserves, as nvidia-smi and DCGM do.
+            "nvidia_memory_used": lambda: nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).used / 1e9,
             "nvidia_temperature": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
             "nvidia_sm_clock": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
             "nvidia_memory_clock": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
