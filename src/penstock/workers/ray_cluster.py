@@ -160,9 +160,9 @@ class NodeAgent:
 
 
 def _is_of_worker(name: str) -> bool:
-    """True for a file that a worker of the node writes: its log, and the bodies that it builds."""
+    """True for a file that a worker of the node writes: its log, the bodies that it builds, and the replies that it keeps."""
     stem, _, end = name.partition(".")[0].rpartition("-")
-    return stem in ("worker", "payloads", "conversations", "sessions") and end.isdigit()
+    return stem in ("worker", "payloads", "conversations", "sessions", "replies") and end.isdigit()
 
 
 def _bodies_first(name: str) -> tuple[bool, str]:
