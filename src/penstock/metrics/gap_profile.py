@@ -18,6 +18,8 @@ from penstock.records.record import Record
 __all__ = ["GapProfile", "GapProfileBuilder", "PositionGaps"]
 
 _BATCH = 1 << 17
+_BATCH_REPLIES = 2_048
+"""The arrays of short replies take more memory than their gaps."""
 _STEP = math.log(1.02)
 _LEAST_MS = 1e-3
 _BINS = 1100
@@ -78,7 +80,7 @@ class GapProfileBuilder:
         self._gaps.append(gaps)
         self._positions.append(positions)
         self._buffered += len(gaps)
-        if self._buffered >= _BATCH:
+        if self._buffered >= _BATCH or len(self._gaps) >= _BATCH_REPLIES:
             self._flush()
 
     def result(self) -> GapProfile | None:

@@ -18,7 +18,10 @@ from numpy.typing import NDArray
 __all__ = ["PERCENTILES", "Column", "Columns", "Stats", "Values", "nearest_ranks", "weighted_statistics"]
 
 PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
-_IN_MEMORY = 65_536
+_IN_MEMORY = 4_096
+"""Values of a column before it goes to a file. A report has about a hundred columns."""
+_IN_ROWS = 16_384
+"""Values of buffered rows before they are split into columns."""
 _CHUNK = 1 << 20
 _LAYOUTS = 32
 """Buffered sets of row names. More than these and all rows are split, to bound the memory."""
@@ -142,7 +145,7 @@ class Columns:
                 self._split_all()
             rows = self._rows[names] = array("d")
         rows.extend(row.values())
-        if len(rows) >= _IN_MEMORY:
+        if len(rows) >= _IN_ROWS:
             self._split(names)
 
     def column(self, name: str) -> Column:
