@@ -23,7 +23,7 @@ import threading
 import time
 from pathlib import Path
 
-from benchmarks.far_end import AIPERF, far_end, line
+from benchmarks.far_end import far_end, line, profile_command
 
 _RATE = 10_000
 _SETTLE_S, _MEASURED_S = 1.0, 5.0
@@ -77,7 +77,7 @@ def measure(url: str, ui: str) -> tuple[float, float, float]:
     """Return the shares of a core that the process of the run and the dashboard take, and the rate that the bar shows."""
     terminal = _Terminal()
     with tempfile.TemporaryDirectory() as folder:
-        command = [AIPERF, "profile", "--model", "m", "--tokenizer", "builtin", "--url", url, "--ui", ui]
+        command = profile_command(url, "--ui", ui)
         command += ["--isl", "50", "--num-dataset-entries", "100", "--osl", "10", "--request-rate", str(_RATE)]
         command += ["--benchmark-duration", "60", "--workers-max", "2", "--artifact-dir", folder]
         process = subprocess.Popen(

@@ -85,23 +85,16 @@ class Run:
         return certificate
 
 
+def profile_command(url: str, *flags: str) -> list[str]:
+    """Return the command of a run against a URL, with the builtin tokenizer."""
+    return [AIPERF, "profile", "--model", "m", "--tokenizer", "builtin", "--url", url, *flags]
+
+
 @contextmanager
 def profile(url: str, *flags: str) -> Iterator[Run]:
     """Run `aiperf profile` against a URL; the artifacts exist until the `with` block ends."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [
-            AIPERF,
-            "profile",
-            "--model",
-            "m",
-            "--tokenizer",
-            "builtin",
-            "--url",
-            url,
-            "--artifact-dir",
-            folder,
-            *flags,
-        ]
+        command = profile_command(url, "--artifact-dir", folder, *flags)
         began = time.monotonic()
         process = subprocess.run(command, capture_output=True, text=True, timeout=600)
         seconds = time.monotonic() - began

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 
-from benchmarks.far_end import AIPERF, far_end, line
+from benchmarks.far_end import far_end, line, profile_command
 
 _SMALL = 20_000
 
@@ -19,7 +19,7 @@ _SMALL = 20_000
 def peak(requests: int) -> int:
     """Return the peak anonymous memory of the command's main process in bytes."""
     with far_end(20) as server, tempfile.TemporaryDirectory() as folder:
-        command = [AIPERF, "profile", "--model", "m", "--tokenizer", "builtin", "--url", server.url, "--streaming"]
+        command = profile_command(server.url, "--streaming")
         command += ["--isl", "50", "--osl", "20", "--num-dataset-entries", "100", "--concurrency", "64", "--quiet"]
         command += ["--artifact-dir", folder, "--request-count", str(requests)]
         process = subprocess.Popen(command)

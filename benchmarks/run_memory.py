@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 
-from benchmarks.far_end import AIPERF, far_end, line
+from benchmarks.far_end import far_end, line, profile_command
 
 _SMALL = 10_000
 _LIMIT = 500e6
@@ -29,7 +29,7 @@ class Measured:
 def measure(requests: int) -> Measured:
     result = Measured()
     with far_end(20) as server, tempfile.TemporaryDirectory() as folder:
-        command = [AIPERF, "profile", "--model", "m", "--tokenizer", "builtin", "--url", server.url, "--streaming"]
+        command = profile_command(server.url, "--streaming")
         command += ["--isl", "50", "--osl", "20", "--num-dataset-entries", "100", "--concurrency", "64", "--quiet"]
         command += ["--artifact-dir", folder, "--request-count", str(requests), "--workers-max", "2"]
         process = subprocess.Popen(command)

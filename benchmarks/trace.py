@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.far_end import AIPERF, far_end, line
+from benchmarks.far_end import far_end, line, profile_command
 from benchmarks.replay import _children
 
 _MAX_FIRST_S = 2.0
@@ -30,27 +30,8 @@ def first_request(rows: int, kind: str) -> bool:
         path = Path(folder, "trace.csv" if kind == "CSV" else "trace.jsonl")
         path.write_text("".join(_rows(rows, kind)))
         out = Path(folder, "out")
-        command = [
-            AIPERF,
-            "profile",
-            "--model",
-            "m",
-            "--tokenizer",
-            "builtin",
-            "--url",
-            server.url,
-            "--streaming",
-            "--quiet",
-        ]
-        command += [
-            "--input-file",
-            str(path),
-            "--fixed-schedule",
-            "--benchmark-duration",
-            "3",
-            "--artifact-dir",
-            str(out),
-        ]
+        schedule = ("--input-file", str(path), "--fixed-schedule", "--benchmark-duration", "3")
+        command = profile_command(server.url, "--streaming", "--quiet", *schedule, "--artifact-dir", str(out))
         began = time.time_ns()
         process = subprocess.Popen(command)
         peak = 0

@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from time import monotonic_ns, time_ns
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -15,6 +15,7 @@ from penstock.endpoints.registry import endpoint as endpoint_named
 from penstock.errors import UserError
 from penstock.records.header import RunHeader
 from penstock.records.log import LoggedPhase, LoggedResume, RunLog
+from penstock.records.record import Record
 from penstock.runs.execute import OpenedRun, connect_cluster, mock_servers, start_run
 from penstock.runs.observer import Observer
 from penstock.runs.prepare import (
@@ -49,52 +50,18 @@ class ResumePoint(NamedTuple):
     conversations: int
 
 
-class _LoggedRequest(msgspec.Struct, array_like=True):
-    """The fields of a `Record` that tell what is left to do, without reading the others."""
+_READ = frozenset({"phase", "number", "conversation", "turn", "intended", "end", "built", "cancelled", "failure"})
 
-    phase: int
-    number: int
-    conversation: int
-    turn: int
-    payload: msgspec.Raw
-    worker: msgspec.Raw
-    url: msgspec.Raw
-    request_id: msgspec.Raw
-    correlation_id: msgspec.Raw
-    intended: int
-    issued: msgspec.Raw
-    start: msgspec.Raw
-    end: int
-    sent: msgspec.Raw
-    first_byte: msgspec.Raw
-    dns_ns: msgspec.Raw
-    connect_ns: msgspec.Raw
-    reused: msgspec.Raw
-    retries: msgspec.Raw
-    status: msgspec.Raw
-    streamed: msgspec.Raw
-    bytes_sent: msgspec.Raw
-    bytes_received: msgspec.Raw
-    reads: msgspec.Raw
-    stamps: msgspec.Raw
-    pieces: msgspec.Raw
-    coalesced: msgspec.Raw
-    earliest: msgspec.Raw
-    first_output: msgspec.Raw
-    outputs: msgspec.Raw
-    reasonings: msgspec.Raw
-    head_outputs: msgspec.Raw
-    finish: msgspec.Raw
-    usage: msgspec.Raw
-    requested_output: msgspec.Raw
-    model: msgspec.Raw
-    built: int | None
-    digest: msgspec.Raw
-    response_id: msgspec.Raw
-    gateway_ms: msgspec.Raw
-    upstream_ms: msgspec.Raw
-    cancelled: bool
-    failure: Any = None
+
+def _partial_record() -> type[Record]:
+    """Return a struct with the fields of `Record` at their positions, which decodes only those that tell what is left to do."""
+    fields: list[tuple[str, Any, Any]] = []
+    for field in msgspec.structs.fields(Record):
+        kind, default = (field.type, field.default) if field.name in _READ else (msgspec.Raw, msgspec.Raw())
+        if field.required:
+            default = msgspec.NODEFAULT
+        fields.append((field.name, kind, default))
+    return cast(type[Record], msgspec.defstruct("PartialRecord", fields, array_like=True))
 
 
 class _Progress:
@@ -105,7 +72,7 @@ class _Progress:
         self.finished = bytearray()
         """1 for each session that has ended, by its number."""
 
-    def add(self, request: _LoggedRequest, *, ends: bool) -> None:
+    def add(self, request: Record, *, ends: bool) -> None:
         self.requests += 1
         number = request.number
         if number >= len(self.finished):
@@ -121,7 +88,7 @@ class _PhaseTimes:
         self.start = self.end = start
         self.arrived = start
 
-    def add(self, request: _LoggedRequest) -> None:
+    def add(self, request: Record) -> None:
         self.end = max(self.end, request.end)
         self.arrived = max(self.arrived, request.intended + 1)
 
@@ -197,7 +164,7 @@ def find_resume_point(log: RunLog, folder: str) -> ResumePoint:
     kinds = [phase.kind for phase in log.phases]
     several_turns = len(log.payloads) > log.payloads.conversations
     cancels = header.settings.load.cancellation_percent is not None
-    for request in log.records_as(_LoggedRequest):
+    for request in log.records_as(_partial_record()):
         times[request.phase].add(request)
         if not request.cancelled or cancels:
             ends = not several_turns or _ends_conversation(log, request)
@@ -241,7 +208,7 @@ def find_resume_point(log: RunLog, folder: str) -> ResumePoint:
     return ResumePoint(tuple(rest), position, logged, len(log.payloads), log.payloads.conversations)
 
 
-def _ends_conversation(log: RunLog, request: _LoggedRequest) -> bool:
+def _ends_conversation(log: RunLog, request: Record) -> bool:
     if request.failure is not None and request.built is not None:
         return True  # its later turns would contain the reply
     return request.turn + 1 >= len(log.payloads.turns(request.conversation))

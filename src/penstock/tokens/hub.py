@@ -25,7 +25,7 @@ _NAME = r"\w([\w.-]*\w)?"
 _ID = re.compile(rf"({_NAME}/)?{_NAME}", re.ASCII)
 _PROGRESS_S = 0.2
 _DATASET_ANSWER_S = 60.0
-"""Nobody names a dataset without wanting it, so the hub has more time for it than for a tokenizer."""
+"""Longer than for a tokenizer, which has a fallback: a dataset has none."""
 _CHUNK_BYTES = 256 * 1024
 """Bytes between two checks whether a download is still wanted. The package's own value is 10 MB."""
 
@@ -116,7 +116,7 @@ class _Download(threading.Thread):
         self.answered = threading.Event()
         self.finished = threading.Event()
         self.abandoned = False
-        """Set when nobody waits any more, so that no download runs beside the measurement."""
+        """Set when the caller stops waiting, so that no download runs during the measurement."""
         self.repo_type = repo_type
         self.done = 0
         self.size = 0
@@ -186,7 +186,7 @@ class _Download(threading.Thread):
 
 
 class _Progress:
-    """A progress bar that draws nothing, and ends the download when nobody waits for it any more."""
+    """A progress bar that draws nothing, and ends the download when the caller has stopped waiting."""
 
     def __init__(self, job: _Download) -> None:
         self._job = job

@@ -140,7 +140,7 @@ class NodeAgent:
         try:
             backend.start(on_event)
             backend.wait(step)
-        except Exception:  # nobody waits for this thread
+        except Exception:  # an exception in a thread would be lost
             self._outgoing.put((backend.numbers[0], WorkerFailed("traceback", traceback.format_exc())))
         finally:
             backend.close()
@@ -392,8 +392,8 @@ class RayWorkers:
             node = waiting[poll]
             try:
                 messages = ray.get(poll)
-            except ray.exceptions.RayError as error:
-                self._lose(node, error)
+            except ray.exceptions.RayError:  # its text is about actors and sockets
+                self._lose(node)
                 continue
             node.poll = node.agent.poll.remote()
             for message in messages:
@@ -413,9 +413,8 @@ class RayWorkers:
         assert self._on_event is not None
         self._on_event(worker, event)
 
-    def _lose(self, node: _Node, error: Exception) -> None:
+    def _lose(self, node: _Node) -> None:
         """Tell that all workers of a node are lost."""
-        del error  # its text is about actors and sockets
         node.alive = False
         assert self._on_event is not None
         for worker in node.numbers:

@@ -438,7 +438,7 @@ class GatewayRequest:
             self._context.response_ids.record(reply_id, entry.api_key_id, target.key.id, entry.at)
 
     def _forbid_reply(self, reply_id: str | None, target: Target) -> None:
-        """Let nobody refer to a blocked reply: the provider may have stored it."""
+        """Make the id of a blocked reply unusable for all callers: the provider may have stored the reply."""
         if self.dialect.stores_replies and reply_id is not None and target.redact(reply_id) == reply_id:
             self._context.response_ids.record(reply_id, "", target.key.id, self.accounting.entry.at)
 
