@@ -9,7 +9,7 @@ import pytest
 from penstock.cli.progress import Display
 from penstock.runs.runner import RunProgress
 from penstock.schedule.phase import Phase
-from penstock.schedule.phases import phases
+from penstock.schedule.phases import make_phases
 from penstock.settings.schema import LoadSettings, WarmupSettings
 
 SECOND = 1_000_000_000
@@ -18,7 +18,7 @@ SECOND = 1_000_000_000
 @pytest.fixture
 def plans() -> tuple[Phase, ...]:
     load = LoadSettings(concurrency=2, requests=10)
-    return tuple(phases(load, WarmupSettings(), synthetic=True, seed=1, servers=1, several_turns=False))
+    return tuple(make_phases(load, WarmupSettings(), synthetic=True, seed=1, servers=1, several_turns=False))
 
 
 def show(plans: tuple[Phase, ...], monkeypatch: pytest.MonkeyPatch, states: list[tuple[float, int, int]]) -> list[str]:

@@ -34,7 +34,7 @@ def test_verbose_prints_addresses_processes_and_seed(program: Program, flags: li
         "Connections opened before the first request: 1",
         "Requests of the warmup phase: 2",
         "Requests of the profiling phase: 4",
-        "Seed of the plan: 7",
+        "Seed of the schedule: 7",
     ]
     plain = program.profile("mock://", "--request-count", 4)
     assert "Address of" not in plain.out

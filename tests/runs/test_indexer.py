@@ -79,7 +79,7 @@ def test_trace_that_is_read_before_the_first_request_shows_progress(
 def test_only_needed_conversations_are_written_but_all_scanned_lines_are_checked(tmp_path: Path) -> None:
     indexer, _ = make_indexer(tmp_path, write_file(tmp_path, 50, bad=40), max_conversations=5)
     indexer.advance(100_000)
-    assert indexer.problems.text() == "p.jsonl:41: not valid JSON (expecting value, column 1)"
+    assert indexer.errors.text() == "p.jsonl:41: not valid JSON (expecting value, column 1)"
     indexer, recording = make_indexer(tmp_path, write_file(tmp_path, 50), max_conversations=5)
     indexer.advance(60)
     assert (indexer.done, recording.scanned < 200) == (False, True)

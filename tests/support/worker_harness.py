@@ -206,8 +206,18 @@ class Harness:
     def run_experiment(
         self, conversations: Sequence[Sequence[Any]], experiment: Generator[Phase, PhaseResult, None], **options: Any
     ) -> Outcome:
-        """Run the phases that a generator yields."""
-        return self._execute(conversations, lambda runner: runner.run_all(experiment), **options)
+        """Run the phases that a generator yields, and send it the result of each."""
+
+        def run(runner: Runner) -> Iterator[PhaseResult | None]:
+            phase: Phase | None = next(experiment)
+            while phase is not None and (result := runner.run(phase)) is not None:
+                yield result
+                try:
+                    phase = experiment.send(result)
+                except StopIteration:
+                    phase = None
+
+        return self._execute(conversations, run, **options)
 
     def _execute(
         self,

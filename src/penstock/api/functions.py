@@ -26,7 +26,7 @@ from penstock.runs.read_settings import asks_for_experiment
 from penstock.runs.run_folder import RunFolder
 from penstock.runs.runner import PhaseResult, RunProgress
 from penstock.runs.summarise import RunReport, summarise
-from penstock.schedule.phases import phases
+from penstock.schedule.phases import make_phases
 from penstock.settings.resolve import resolve_load
 from penstock.settings.schema import WarmupSettings
 
@@ -158,7 +158,7 @@ class Runner:
             raise UserError(f"{parsed.spellings[others[0]]} is not an option of the load; give it to the Runner.")
         number, self._count = self._count, self._count + 1
         loaded = resolve_load(parsed)
-        (phase,) = phases(
+        (phase,) = make_phases(
             loaded,
             WarmupSettings(),
             synthetic=dataset.synthetic,

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
-import msgspec
-
+from penstock.cli.terminal import print_json
 from penstock.errors import UserError
 from penstock.plural import counted
 from penstock.settings.command_line import HELP, CommandLine
@@ -50,8 +48,8 @@ COMMAND_LINE = CommandLine(
     groups=(_OPTIONS,),
     positionals=(Positional("FILE", "a trace with input lengths", "file"),),
     details="""\
-The theoretical cache hit rate is the share of all prompt tokens that a prefix cache without a limit would have from earlier
-prompts: for each prompt, in order of time, the blocks from its begin on that an earlier prompt has too.
+The theoretical cache hit rate is the share of all prompt tokens that an unlimited prefix cache would already hold. For each
+prompt, in order of time, these are the tokens of its leading blocks that an earlier prompt has, too.
 """,
     exit_statuses=(("0", "the trace was read"), ("2", "the trace cannot be read")),
     examples=(
@@ -82,7 +80,7 @@ def run(parsed: ParsedArguments) -> int:
         raise UserError(f"'{path}' ({format_.name}) has no 'input_length', so it cannot be analyzed as a trace.")
     statistics = trace_statistics(conversations, contents.block_size)
     if values.get("json"):
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(statistics), indent=2) + b"\n")
+        print_json(statistics)
     else:
         print("\n".join(_lines(statistics)))
     return 0

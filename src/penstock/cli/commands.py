@@ -14,7 +14,7 @@ class Command(NamedTuple):
     summary: str
     """One line for the overview and for completion."""
     subcommands: tuple[str, ...] = ()
-    """Their modules are named after both, as in `gateway_validate`."""
+    """The module of a subcommand has both names, as in `gateway_validate`."""
 
     @property
     def module(self) -> str:

@@ -191,7 +191,7 @@ def _servers(parsed: ParsedArguments, metric: str | None, as_json: bool, limits:
 
 
 def _interleaved(settings: Settings, metric: str | None, as_json: bool, limits: list[Condition]) -> int:
-    from penstock.cli.run import open_folder, parse_assertions, report_server, run_on_terminal
+    from penstock.cli.run import open_folder, parse_assertions, report_run, run_on_terminal
     from penstock.compare.comparison import compare
     from penstock.compare.read_runs import pair, read_requests
     from penstock.secrets import redact_url
@@ -205,7 +205,7 @@ def _interleaved(settings: Settings, metric: str | None, as_json: bool, limits: 
         done = run_on_terminal(settings, running, servers=servers)
         for number, url in enumerate(settings.endpoint.urls):
             subfolder = os.path.join(folder, _LETTERS[number])
-            status = max(status, report_server(done, number, subfolder))
+            status = max(status, report_run(done, url=number, into=subfolder))
             sides.append((subfolder, redact_url(url)))
     try:
         first, *others = [read_requests(subfolder, url) for subfolder, url in sides]

@@ -27,5 +27,5 @@ Example
 
 
 def run(parsed: ParsedArguments) -> int:
-    """Refuse what follows `--`: `main` runs the modules of the commands."""
+    """Refuse a command that `main` does not find, as in `config -- other`."""
     raise UserError(f"config has no command {parsed.values['command']!r}; see `{parsed.program} config --help`.")

@@ -16,10 +16,10 @@ from penstock.cli.run import (
     check_remote,
     check_summary,
     copy_results,
+    explain_early_interrupt,
     failed_assertions,
     open_folder,
     parse_assertions,
-    telling_interrupts,
 )
 from penstock.cli.screen import draw_on
 from penstock.plural import counted
@@ -50,7 +50,7 @@ def profile(experiment: Experiment) -> int:
     output = settings.output
     with open_folder(output.folder) as folder:
         observer = ExperimentObserver(settings, folder, describe(experiment), count_points(experiment))
-        with telling_interrupts(folder):
+        with explain_early_interrupt(folder):
             done = run_experiment(experiment, folder, observer)
         report = report_experiment(output.folder, settings.experiment, done.results)
     if not output.quiet:
@@ -92,7 +92,7 @@ def report_again(
 
 
 def describe(experiment: Experiment) -> str | None:
-    """Describe the loads of a sweep; None for repeated runs, whose load is that of each."""
+    """Describe the loads of a sweep; return None for repeated runs, which all have the load of the settings."""
     settings = experiment.settings.experiment
     if not settings.parameters:
         return None
@@ -195,8 +195,8 @@ def show(report: ExperimentReport, settings: ExperimentSettings) -> None:
         if settings.parameters and settings.table:
             draw_sweep(console, report.variations, auto=settings.sweep == "auto")
         elif not settings.parameters:
-            for cell in report.variations:
-                draw_repeated(console, cell, settings.confidence)
+            for variation in report.variations:
+                draw_repeated(console, variation, settings.confidence)
 
     draw_on(draw)
     for path in report.files:
@@ -222,7 +222,7 @@ def _status(done: FinishedExperiment, settings: Settings, assertions: Sequence[C
 
 
 def _check(result: PointResult, settings: Settings, assertions: Sequence[Condition]) -> tuple[list[str], list[str]]:
-    """Return sentences about what the user tolerates at a point, and about its errors."""
+    """Return sentences about the failures of a point that the user tolerates, and about its errors."""
     if result.report is None:
         return [], [result.error or ""]
     summary = result.report.summary

@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from penstock.cli.exit_status import EXIT_FAILED
+from penstock.cli.terminal import aligned, print_json
 from penstock.settings.command_line import HELP, CommandLine
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags.flag import Flag, Group, Positional
@@ -52,7 +51,7 @@ def run(parsed: ParsedArguments) -> int:
     explanation = explain(log, parsed.values.get("slowest", _DEFAULT))
     log.close()
     if parsed.values.get("json"):
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(explanation), indent=2) + b"\n")
+        print_json(explanation)
     elif explanation.requests:
         _show(explanation)
     if not explanation.requests:
@@ -81,9 +80,7 @@ def _show(explanation: Explanation) -> None:
             format(request.evidence[name], form) if name in request.evidence else "-" for name, _, form in _COLUMNS
         )
         rows.append((f"{request.at_s:.3f}", f"{request.latency_ms:.1f}", first, *values, request.request_id))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))
+    print("\n".join(aligned(rows)))
     print(f"\nThey took {explanation.slow_ms:,.1f} ms on average, the fastest tenth {explanation.fast_ms:,.1f} ms.")
     for evidence in explanation.evidence:
         if evidence.verdict != "unknown":

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import UserError
 from penstock.extras import require_extra
+from penstock.plural import counted
 from penstock.settings.command_line import HELP, CommandLine
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags.flag import Flag, Group
@@ -121,10 +122,9 @@ def announce(gateway: Gateway, instructions: str = "") -> None:
 
     listen = gateway.config.listen
     scheme = "https" if listen.tls_cert else "http"
-    workers = f"{listen.workers} workers" if listen.workers > 1 else "1 worker"
     print(
-        f"Penstock {__version__} gateway on {scheme}://{_url_host(listen.host)}:{listen.port} ({workers}); "
-        f"status and metrics on http://{_url_host(listen.status_host)}:{listen.status_port}"
+        f"Penstock {__version__} gateway on {scheme}://{_url_host(listen.host)}:{listen.port} "
+        f"({counted(listen.workers, 'worker')}); status and metrics on http://{_url_host(listen.status_host)}:{listen.status_port}"
     )
     if instructions:
         print(instructions)

@@ -7,6 +7,7 @@ import sys
 
 from penstock.errors import UserError
 from penstock.mock.options import OPTIONS
+from penstock.plural import counted
 from penstock.settings.command_line import HELP, CommandLine
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags.flag import Flag, Group
@@ -131,5 +132,5 @@ def run(parsed: ParsedArguments) -> int:
     from penstock.mock.run_server import serve  # last, because mistakes need no event loop
 
     served = serve(behaviour, settings, announce)
-    print(f"\nServed {served:,} request{'' if served == 1 else 's'}.")
+    print(f"\nServed {counted(served, 'request')}.")
     return 0

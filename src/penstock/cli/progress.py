@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
 
-from penstock.cli.phase_share import clock, remaining_s, share_done
+from penstock.cli.phase_progress import clock, remaining_s, share_done
 from penstock.cli.terminal import terminal_width
 from penstock.plural import counted
 from penstock.runs.runner import RunProgress
@@ -86,14 +86,14 @@ class Display:
         self._write(text)
 
     def _line(self, progress: RunProgress, now: int, *, final: bool = False, width: int = 1000) -> str:
-        plan = self._phases[progress.phase]
+        phase = self._phases[progress.phase]
         ended = progress.ended - self._ended_before
         failures = progress.failed - self._failed_before
         seconds = max(0.0, (now - progress.began) / 1e9)
-        name = f"{plan.name[:1].upper()}{plan.name[1:]}"
+        name = f"{phase.name[:1].upper()}{phase.name[1:]}"
         expected = self._expected[progress.phase]
         counts = f"{ended}" if expected is None else f"{ended}/{expected}"
-        share = share_done(ended, expected, seconds, plan.duration_s)
+        share = share_done(ended, expected, seconds, phase.duration_s)
         failed = f", {failures} failed" if failures else ""
         # Progress is updated too rarely for a meaningful rate over a shorter time.
         rate = f" {ended / seconds:.1f} requests/s" if seconds > 0.5 else "" if final else " starting"

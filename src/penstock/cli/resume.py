@@ -7,7 +7,7 @@ import os
 from msgspec.structs import replace
 
 from penstock.cli.open_run import is_experiment, open_run
-from penstock.cli.run import TerminalObserver, open_folder, report_run, telling_interrupts
+from penstock.cli.run import TerminalObserver, explain_early_interrupt, open_folder, report_run
 from penstock.errors import UserError
 from penstock.runs.execute import execute_phases
 from penstock.runs.resume import check_resumable, find_resume_point, open_resumed_run, resumed_settings
@@ -53,9 +53,9 @@ def resume(parsed: ParsedArguments) -> int:
         output = {field: parsed.values[target] for target, field in _OUTPUT.items() if target in parsed.values}
         settings = replace(settings, output=replace(settings.output, **output))
         observer = TerminalObserver(settings, run_folder)
-        with telling_interrupts(run_folder):
+        with explain_early_interrupt(run_folder):
             done = execute_phases(open_resumed_run(settings, run_folder, observer, point), run_folder, point.position)
-        return report_run(settings, done)
+        return report_run(done)
 
 
 def _given(parsed: ParsedArguments, endpoint_type: str) -> EndpointSettings:

@@ -41,15 +41,14 @@ __all__ = [
     "check_remote",
     "check_summary",
     "copy_results",
+    "explain_early_interrupt",
     "failed_assertions",
     "open_folder",
     "parse_assertions",
     "profile",
     "report",
     "report_run",
-    "report_server",
     "run_on_terminal",
-    "telling_interrupts",
 ]
 
 _REASON_CHARACTERS = 300
@@ -59,7 +58,7 @@ def profile(settings: Settings) -> int:
     parse_assertions(settings)
     check_remote(settings)
     with open_folder(settings.output.folder) as folder:
-        status = report_run(settings, run_on_terminal(settings, folder))
+        status = report_run(run_on_terminal(settings, folder))
         copy_results(settings)
         return status
 
@@ -83,24 +82,29 @@ def copy_results(settings: Settings) -> None:
         print(f"Copied {counted(count, 'file')} to {redact_url(settings.output.remote)}")
 
 
-def report_run(settings: Settings, done: FinishedRun) -> int:
-    """Write the report of a run, show it as the settings say, and return the exit status."""
+def report_run(done: FinishedRun, *, url: int | None = None, into: str | None = None) -> int:
+    """Write the report of a run, show it as the settings say, and return the exit status.
+
+    With `url`, report on one server of a run that compares several, to the folder `into`, and show nothing."""
+    settings, shown = done.settings, url is None
     return report(
         settings.output.folder,
         tokenizer=done.tokenizer,
         interrupted=done.interrupts > 0,
         input_error=done.input_error,
         stopped=done.stopped,
-        expected=sum(n or 0 for n in done.prepared.expected),
-        quiet=settings.output.quiet,
+        expected=sum(n or 0 for n in done.prepared.expected) if shown else 0,
+        quiet=settings.output.quiet or not shown,
         show_progress=settings.output.ui != "none",
-        show_http=settings.output.show_http,
-        show_timeline=settings.output.verbose,
+        show_http=settings.output.show_http and shown,
+        show_timeline=settings.output.verbose and shown,
         max_error_rate=settings.max_error_rate,
         require_valid=settings.require_valid,
         fails_without_workers=True,
         assertions=parse_assertions(settings),
         response_field=settings.endpoint.extra.get("response_field"),
+        url=url,
+        into=into,
     )
 
 
@@ -113,35 +117,15 @@ def open_folder(path: str, *, resume: bool = False) -> Iterator[RunFolder]:
         yield folder
 
 
-def report_server(done: FinishedRun, url: int, into: str) -> int:
-    """Write the report of one server, of a run that compares several, to the folder `into`."""
-    settings = done.settings
-    return report(
-        settings.output.folder,
-        tokenizer=done.tokenizer,
-        interrupted=done.interrupts > 0,
-        input_error=done.input_error,
-        stopped=done.stopped,
-        quiet=True,
-        max_error_rate=settings.max_error_rate,
-        require_valid=settings.require_valid,
-        fails_without_workers=True,
-        assertions=parse_assertions(settings),
-        response_field=settings.endpoint.extra.get("response_field"),
-        url=url,
-        into=into,
-    )
-
-
 def run_on_terminal(settings: Settings, folder: RunFolder, servers: int = 1) -> FinishedRun:
     """Run the benchmark and show its progress; raise an exception if it ends before its first request."""
-    with telling_interrupts(folder):
+    with explain_early_interrupt(folder):
         return execute(settings, folder, TerminalObserver(settings, folder), servers=servers)
 
 
 @contextlib.contextmanager
-def telling_interrupts(folder: RunFolder) -> Iterator[None]:
-    """Print a sentence if the run is interrupted before its first request."""
+def explain_early_interrupt(folder: RunFolder) -> Iterator[None]:
+    """Tell the user if the run is interrupted before its first request."""
     try:
         yield
     except KeyboardInterrupt:
@@ -151,7 +135,7 @@ def telling_interrupts(folder: RunFolder) -> Iterator[None]:
 
 
 class TerminalObserver(Observer):
-    """Prints what a run tells, and lets Ctrl-C interrupt it."""
+    """Prints what happens in a run, and lets Ctrl-C interrupt it."""
 
     def __init__(self, settings: Settings, folder: RunFolder, load: str | None = None) -> None:
         """`load` describes the load, by default that of the settings."""
@@ -167,7 +151,7 @@ class TerminalObserver(Observer):
         """The phases of the run and their numbers of requests, unless it is an experiment."""
         self._runner: Runner | None = None
         self._kept: list[tuple[IO[str], str]] = []
-        """Lines that are printed when the dashboard has left the terminal."""
+        """Lines to print once the dashboard has left the terminal."""
         self._waiting = WaitingLine() if self._show_progress else None
 
     def waiting(self, seconds: float, timeout: float, reason: str) -> None:
@@ -251,7 +235,7 @@ class TerminalObserver(Observer):
                 self._feed.builder.phases.begin(*self._planned)
 
     def _close_dashboard(self) -> None:
-        """Give the terminal back, and print what was kept meanwhile."""
+        """Close the dashboard, and print the lines that were kept while it was shown."""
         feed, self._feed = self._feed, None
         if feed is None:
             return
@@ -516,7 +500,7 @@ def _announce(
 
 
 def _rates(load: LoadSettings) -> Iterator[str]:
-    """Yield the rate in words, and how it grows."""
+    """Yield the ramp and the rate in words."""
     if load.concurrency_ramp_s is not None:
         yield f"reached after {load.concurrency_ramp_s:g} s"
     if load.rate_series:
@@ -539,7 +523,7 @@ def _decisions(tokenizer: LazyTokenizer, prepared: Prepared) -> Iterator[str]:
     yield f"Connections opened before the first request: {job.preconnect if job.settings.connections == 'pooled' else 0:,}"
     for phase, expected in zip(prepared.phases, prepared.expected, strict=True):
         yield f"Requests of the {phase.name} phase: {'not known beforehand' if expected is None else f'{expected:,}'}"
-    yield f"Seed of the plan: {job.seed}"
+    yield f"Seed of the schedule: {job.seed}"
     if tokenizer.identity is not None:
         name, source = tokenizer.identity
         yield f"Tokenizer: {name} ({source})"

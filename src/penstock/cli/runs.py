@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from typing import TYPE_CHECKING
 
-import msgspec
-
+from penstock.cli.terminal import aligned, print_json
 from penstock.errors import UserError
 from penstock.settings.command_line import HELP, CommandLine
 from penstock.settings.flag_values import ParsedArguments
@@ -54,7 +52,7 @@ def run(parsed: ParsedArguments) -> int:
         raise UserError(f"There is no folder {folder}; name the folder with the runs.")
     runs = list_runs(folder)
     if parsed.values.get("json"):
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(runs), indent=2) + b"\n")
+        print_json(runs)
     elif runs:
         _show(runs, folder)
     else:
@@ -70,14 +68,7 @@ def _show(runs: list[ListedRun], folder: str) -> None:
         figures = [format(run.figures[name], form) if name in run.figures else "-" for name, _, form in columns]
         name = os.path.relpath(run.folder, folder)
         rows.append((started, name, run.model, run.load, *figures, _state(run)))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    left = (0, 1, 2, 3, len(widths) - 1)
-    for row in rows:
-        cells = (
-            cell.ljust(width) if i in left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        print("  ".join(cells).rstrip())
+    print("\n".join(aligned(rows, left=(0, 1, 2, 3, len(rows[0]) - 1))))
 
 
 def _state(run: ListedRun) -> str:

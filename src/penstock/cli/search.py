@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cli.exit_status import EXIT_FAILED, EXIT_INTERRUPTED
 from penstock.cli.experiment import ExperimentObserver, describe, show
-from penstock.cli.run import check_remote, copy_results, open_folder, telling_interrupts
+from penstock.cli.run import check_remote, copy_results, explain_early_interrupt, open_folder
 from penstock.cli.screen import draw_on
 from penstock.metrics.capacity import SearchResult
 from penstock.runs.experiment import run_experiment
@@ -28,7 +28,7 @@ def profile(search: Search) -> int:
     output = settings.output
     with open_folder(output.folder) as folder:
         observer = ExperimentObserver(settings, folder, describe(search), None)
-        with telling_interrupts(folder):
+        with explain_early_interrupt(folder):
             done = run_experiment(search, folder, observer)
         report = report_experiment(output.folder, settings.experiment, done.results)
         result = search.result

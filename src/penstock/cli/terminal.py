@@ -1,13 +1,14 @@
-"""Styles and line wrapping for terminal output, without rich, which takes 80 ms to import."""
+"""Styles, columns and line wrapping for terminal output, without rich, which takes 80 ms to import."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
-from typing import IO
+from collections.abc import Container, Sequence
+from typing import IO, Any
 
-__all__ = ["Paint", "columns", "fit", "terminal_width", "wrap"]
+__all__ = ["Paint", "aligned", "columns", "fit", "print_json", "terminal_width", "wrap"]
 
 _TWO_COLUMNS = re.compile(r"( +\S+(?: \S+)*  +)(\S.*)")
 """An indented line with a name, a gap of two or more spaces, and a description."""
@@ -40,6 +41,24 @@ def terminal_width(stream: IO[str]) -> int | None:
 def columns() -> int:
     """Return the width for text: the terminal's, limited to 60..110, or 100 without a terminal."""
     return max(60, min(terminal_width(sys.stdout) or 100, 110))
+
+
+def print_json(document: Any) -> None:
+    import msgspec
+
+    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
+
+
+def aligned(rows: Sequence[Sequence[str]], left: Container[int] = ()) -> list[str]:
+    """Return the rows as lines of columns, which are aligned to the right except for those in `left`."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if number in left else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def wrap(text: str, width: int, indent: int) -> list[str]:

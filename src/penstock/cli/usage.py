@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import msgspec
 
-from penstock.cli.terminal import Paint
+from penstock.cli.terminal import Paint, aligned, print_json
 from penstock.errors import UserError
 from penstock.gateway.ledger.ledger import (
     DEFAULT_DIMENSIONS,
@@ -128,7 +128,10 @@ def run(parsed: ParsedArguments) -> int:
     finally:
         ledger.close()
     total = _total(rows)
-    sys.stdout.write(_json(url, query, rows, total) if values.get("json") else _table(query, rows, total))
+    if values.get("json"):
+        print_json(_document(url, query, rows, total))
+    else:
+        sys.stdout.write(_table(query, rows, total))
     sys.stdout.flush()
     return 0
 
@@ -165,8 +168,8 @@ def parse_time(text: str, flag: str, *, end: bool = False) -> float:
         ) from None
 
 
-def _json(url: str, query: UsageQuery, rows: list[UsageRow], total: UsageRow) -> str:
-    document = {
+def _document(url: str, query: UsageQuery, rows: list[UsageRow], total: UsageRow) -> dict[str, Any]:
+    return {
         "ledger": redact_url(url),
         "by": list(query.by),
         "since": _iso_time(query.since),
@@ -174,7 +177,6 @@ def _json(url: str, query: UsageQuery, rows: list[UsageRow], total: UsageRow) ->
         "rows": [_fields(row, query) for row in rows],
         "total": _fields(total, msgspec.structs.replace(query, by=())),
     }
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
 
 def _iso_time(timestamp: float | None) -> str | None:
@@ -195,20 +197,11 @@ def _table(query: UsageQuery, rows: list[UsageRow], total: UsageRow) -> str:
     header = [*groups, *(name.removesuffix("_tokens") for name in _COUNTS), "estimated"]
     body = [[*(_name(row, group) for group in groups), *_counts(row)] for row in rows if groups]
     footer = [*(["total", *[""] * len(groups)][: len(groups)]), *_counts(total)]
-    widths = [max(map(len, column)) for column in zip(header, *body, footer, strict=True)]
+    first, *lines, last = aligned([header, *body, footer], left=range(len(groups)))
     paint = Paint()
-
-    def line(cells: list[str]) -> str:
-        padded = [
-            cell.ljust(width) if number < len(groups) else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        ]
-        return "  ".join(padded).rstrip()
-
-    lines = [paint.bold(line(header)), *map(line, body)]
     if groups:
-        lines.append(paint.dim("-" * len(line(footer))))
-    return "\n".join([*lines, paint.bold(line(footer))]) + "\n"
+        lines.append(paint.dim("-" * len(last)))
+    return "\n".join([paint.bold(first), *lines, paint.bold(last)]) + "\n"
 
 
 def _name(row: UsageRow, group: str) -> str:

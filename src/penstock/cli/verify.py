@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from penstock.cli.exit_status import EXIT_FAILED
+from penstock.cli.terminal import print_json
 from penstock.errors import UserError
 from penstock.settings.command_line import HELP, CommandLine
 from penstock.settings.flag_values import ParsedArguments
@@ -88,7 +88,7 @@ def run(parsed: ParsedArguments) -> int:
     log.close()
     if values.get("json"):
         document = msgspec.to_builtins(verdict) | {"holds": verdict.holds}
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
+        print_json(document)
     else:
         source = against or ", ".join(os.path.basename(path) for path in log.header.payload_files[:3])
         _show(verdict, source or "the run's folder")

@@ -19,8 +19,6 @@ class MachineFacts(msgspec.Struct):
     """How long the container's CPU quota stopped the process, at most."""
     steal_s: float | None = None
     """Time that the hypervisor took from each core, on average."""
-    switches: int = 0
-    """Involuntary context switches."""
 
 
 class WorkerReport(msgspec.Struct):

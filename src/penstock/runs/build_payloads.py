@@ -1,4 +1,4 @@
-"""Filling of the payload store from a dataset: with bodies built here, or with the index of bodies in the input files."""
+"""Fills the payload store from a dataset: with bodies built here, or with the index of bodies in the input files."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _build(
     if dataset.synthetic:
         progress = None  # generating the prompts has shown its own progress
     builder.advance(_FIRST_BODY_BYTES if limited else None, progress)
-    builder.problems.raise_any()
+    builder.errors.raise_any()
     if builder.done or large is None:
         writer.close()
         return StoredPayloads(writer.count, writer.conversations, notes=tuple(builder.notes()))
@@ -117,7 +117,7 @@ class PayloadBuilder:
         max_conversations: int | None = None,
     ) -> None:
         """`max_conversations` is how many conversations of a large trace the run can need."""
-        self.problems = FileErrors(dataset.name)
+        self.errors = FileErrors(dataset.name)
         self.done = False
         self._writer = writer
         self._settings = settings
@@ -133,7 +133,7 @@ class PayloadBuilder:
     def _read(self) -> Iterator[Conversation]:
         dataset, schedule = self._dataset, self._settings.load.recorded
         if dataset.large_trace is not None:
-            conversations = dataset.large_trace.conversations(self.problems, schedule)
+            conversations = dataset.large_trace.conversations(self.errors, schedule)
             return conversations if dataset.edit is None else map(dataset.edit, conversations)
         if schedule is not None:
             return iter(_on_schedule(dataset.conversations, schedule))
@@ -148,7 +148,7 @@ class PayloadBuilder:
         writer = self._writer
         flushed = writer.size
         for conversation, model in self._conversations:
-            if not self.problems.count:
+            if not self.errors.count:
                 self._write(conversation, model)
             if writer.conversations % _FLUSH_EVERY == 0 or writer.size - flushed >= _FLUSH_BYTES:
                 flushed = writer.size
@@ -169,7 +169,7 @@ class PayloadBuilder:
         self._reuse.counts.save(self._writer.folder)
 
     def _check_any(self) -> None:
-        if not self._writer.conversations and not self.problems.count and self._dataset.large_trace is not None:
+        if not self._writer.conversations and not self.errors.count and self._dataset.large_trace is not None:
             raise UserError("No conversation lies between the start and the end of the schedule that were given.")
 
     def notes(self) -> list[str]:
@@ -328,9 +328,9 @@ def _index(
     )
     index_all = phases is None or data.sampling != "sequential" or bool(data.sessions)
     indexer.advance(None if index_all else FIRST_BYTES, progress)
-    if indexer.problems.count:
+    if indexer.errors.count:
         indexer.advance(None, progress)
-        indexer.problems.raise_any()
+        indexer.errors.raise_any()
     done = indexer.done
     if done:
         writer.close()

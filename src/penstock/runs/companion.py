@@ -17,7 +17,7 @@ __all__ = ["Companion", "CompanionControl"]
 
 
 class CompanionControl(Protocol):
-    """What a companion can do to its run."""
+    """What a companion can ask of its run."""
 
     @property
     def progress(self) -> RunProgress: ...

@@ -352,7 +352,7 @@ def _backend(prepared: Prepared, *, spawn: bool, in_child: bool, cluster: Cluste
 
 
 def _tell_notes(prepared: Prepared, observer: Observer, told: Sequence[str] = ()) -> list[str]:
-    """Tell the notes about the input files and of companions that were not told yet, and return all of them."""
+    """Pass notes about the input files and of companions to the observer, except for those in `told`; return all notes."""
     notes = prepared.notes
     for note in notes:
         if note not in told:

@@ -21,7 +21,7 @@ from penstock.runs.prepare import connections_to_open, default_entries, expected
 from penstock.runs.run_folder import RunFolder
 from penstock.runs.summarise import summarise, why_unusable
 from penstock.schedule.phase import Phase
-from penstock.schedule.phases import phases as make_phases
+from penstock.schedule.phases import make_phases
 from penstock.settings.redact import redacted
 from penstock.settings.schema import LoadSettings, Settings, WarmupSettings
 
@@ -30,7 +30,7 @@ __all__ = ["FinishedExperiment", "log_phase", "run_experiment"]
 
 class FinishedExperiment(NamedTuple):
     results: list[PointResult]
-    """Those of the points that were started."""
+    """Results of the points that were started."""
     interrupts: int
     """How often the user interrupted it."""
     error: str | None = None

@@ -38,9 +38,9 @@ def report_experiment(folder: str, settings: ExperimentSettings, results: Sequen
         variations.sort(key=lambda each: each.parameters[settings.parameters[0]])
     files: list[str] = []
     if settings.runs > 1:
-        for cell in variations:
-            into = _aggregate_folder(folder, cell.parameters)
-            write_aggregate(into, cell, settings, __version__)
+        for variation in variations:
+            into = _aggregate_folder(folder, variation.parameters)
+            write_aggregate(into, variation, settings, __version__)
             files += aggregate_paths(into)
     if settings.parameters:
         write_sweep(folder, variations, settings, __version__)

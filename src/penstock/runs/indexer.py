@@ -1,4 +1,4 @@
-"""Indexing and watching of input files whose bodies are sent unchanged.
+"""Indexes and watches input files whose bodies are sent unchanged.
 
 The first 64 MB are checked and indexed before the first request, the rest by a low-priority child process while the run sends
 (about 100,000 lines per second). The child reports its end and any errors through a pipe. The files must not change during
@@ -81,9 +81,9 @@ class Indexer:
         self._max_conversations = max_conversations
         self._total = sum(file.identity.size for file in recording.files)
         self._copying = len(recording.files) > _MAX_FILES
-        self.problems = FileErrors(name)
+        self.errors = FileErrors(name)
         self._conversations: Iterator[RecordedConversation] = recording.scan(
-            options._replace(on_progress=self._tell_progress), self.problems
+            options._replace(on_progress=self._tell_progress), self.errors
         )
         self._progress: Progress | None = None
         self._reuse = PromptReuse()
@@ -107,7 +107,7 @@ class Indexer:
         flushed = recording.scanned
         for number, recorded in enumerate(self._conversations, 1):
             self._missing.discard(recorded.session or "")
-            if not self.problems.count and not self._full:
+            if not self.errors.count and not self._full:
                 self._write(recorded)
             if number % _FLUSH_EVERY == 0 or recording.scanned - flushed >= _FLUSH_BYTES:
                 flushed = recording.scanned
@@ -153,7 +153,7 @@ class Indexer:
             self._compare(recorded.bodies[0])
         for location in recorded.bodies:
             if location.length > _MAX_BODY:
-                self.problems.add(1, f"a payload of {location.length:,} bytes is larger than the 2 GB that can be sent")
+                self.errors.add(1, f"a payload of {location.length:,} bytes is larger than the 2 GB that can be sent")
             elif self._copying or location.padding is not None:
                 before, after = location.padding or (b"", b"")
                 with open(self._recording.files[location.file].path, "rb") as file:
@@ -171,10 +171,10 @@ class Indexer:
         self._writer.end_conversation(recorded.session)
 
     def _check_sessions(self) -> None:
-        if self.problems.count:  # an error may be the reason why a session is missing
+        if self.errors.count:  # an error may be the reason why a session is missing
             return
         for name in sorted(self._missing):
-            self.problems.add(1, f"there is no session {name!r} in it (--sessions)")
+            self.errors.add(1, f"there is no session {name!r} in it (--sessions)")
 
 
 class _Message(msgspec.Struct):
@@ -188,7 +188,7 @@ class _Message(msgspec.Struct):
 class Steps(Protocol):
     """Work on the payload store that is done in steps."""
 
-    problems: FileErrors
+    errors: FileErrors
     done: bool
 
     def advance(self, until: int | None, progress: Progress | None = None, *, only_needed: bool = False) -> None: ...
@@ -345,10 +345,10 @@ def _index_rest(indexer: Steps, pipe: int, parent: int) -> int:
         os.write(pipe, msgspec.json.encode(message) + b"\n")
 
     try:
-        indexer.problems.on_first = lambda text: send(_Message(error=text))
+        indexer.errors.on_first = lambda text: send(_Message(error=text))
         indexer.advance(None, only_needed=True)
-        if indexer.problems.count:
-            send(_Message(error=indexer.problems.text(), last=True))
+        if indexer.errors.count:
+            send(_Message(error=indexer.errors.text(), last=True))
             return 0
         send(_Message(notes=indexer.notes(), last=True))
     except UserError as error:

@@ -21,7 +21,7 @@ __all__ = ["Observer"]
 
 
 class Observer:
-    """Ignores everything; subclasses override what they show."""
+    """Ignores everything; a subclass overrides the methods for what it shows."""
 
     def step(self, task: str) -> Callable[[int, int], None] | None:
         """Return the function to call with the progress of a step of preparation or reporting: items done, and all items."""

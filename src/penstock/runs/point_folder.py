@@ -22,7 +22,7 @@ class PointReference(msgspec.Struct, frozen=True):
     """Folder of the log, relative to that of the point."""
     point: int
     benchmark_id: str
-    """That of the point. A later run in the same place replaces the log."""
+    """Id of the point's run, which shows whether a later run has replaced the log."""
 
 
 def write_reference(folder: str, point: LoggedPoint) -> None:

@@ -31,7 +31,7 @@ __all__ = ["Experiment", "Point", "PointResult", "PointRuns", "Variation", "Vari
 _FIXED_SEED = 42
 """Seed of repeated runs without a seed of the user, as in AIPerf."""
 _SEEDS_PER_RUN = 100_000
-"""Distance between the seeds of repeated runs, so that those of different points do not meet."""
+"""Distance between the seeds of repeated runs, larger than the number of points, whose seeds differ by one."""
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -45,7 +45,7 @@ class Point(msgspec.Struct, frozen=True):
     trial: int = 0
     """Which of the repeated runs it is."""
     warmup: bool = True
-    """Without, the warmup is skipped; profiling starts at the same prompt as with it."""
+    """False skips the warmup; profiling starts at the same prompt as after a warmup."""
     pause_s: float = 0.0
     """Time without requests before it."""
     rule: StopRule | None = None
@@ -71,7 +71,7 @@ PointRuns = Generator[Point, PointResult, None]
 class Experiment(Protocol):
     @property
     def settings(self) -> Settings:
-        """Those of its first point, with the artifact folder of the experiment."""
+        """Settings of its first point, with the artifact folder of the experiment."""
         ...
 
     @property

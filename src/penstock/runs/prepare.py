@@ -15,8 +15,7 @@ from penstock.records.log import RunLog
 from penstock.runs.build_payloads import StoredPayloads, build_payloads
 from penstock.runs.indexer import InputFiles
 from penstock.schedule.phase import Phase
-from penstock.schedule.phases import default_conversations
-from penstock.schedule.phases import phases as make_phases
+from penstock.schedule.phases import default_conversations, make_phases
 from penstock.schedule.users import UserArrivals
 from penstock.settings.schema import LoadSettings, Settings
 from penstock.workers.job import Job, Target, targets

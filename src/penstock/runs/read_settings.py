@@ -31,7 +31,8 @@ def _with_public_dataset(parsed: ParsedArguments) -> ParsedArguments:
     for target in ("input.file", "input.format"):
         if target in parsed.values:
             raise UserError(
-                f"{parsed.spellings[target]} describes a file, and {spelling} {name} is one of the hub; keep one."
+                f"{parsed.spellings[target]} cannot be combined with {spelling} {name}, which names a file on the hub; "
+                "keep one of them."
             )
     dataset = PUBLIC_DATASETS[name]
     return parsed._replace(

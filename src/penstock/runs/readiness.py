@@ -123,7 +123,7 @@ class Readiness:
         try:
             listed = [model.id for model in msgspec.json.decode(response.body, type=_Models).data]
         except msgspec.MsgspecError:
-            return "it answers GET /v1/models with something that is no list of models."
+            return "it answers GET /v1/models with something that is not a list of models."
         missing = [model for model in self._models if model not in listed]
         return f"it lists {', '.join(listed) or 'no model'}, and not {missing[0]}." if missing else None
 
@@ -135,7 +135,7 @@ class Readiness:
 
 
 def _without_body(headers: list[tuple[str, str]], body: bytes) -> list[tuple[str, str]]:
-    """Return the headers, without the type of a body that there is not."""
+    """Return the headers, without Content-Type if there is no body."""
     return headers if body else [(name, value) for name, value in headers if name.lower() != "content-type"]
 
 

@@ -1,4 +1,5 @@
-"""Resuming a run whose processes have ended: what its log says is left to do, and the run that does it. Nothing here prints."""
+"""Resumes a run whose processes have ended: finds what is left to do in its log, and opens a run that does it. Nothing here
+prints."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from penstock.runs.prepare import (
 )
 from penstock.runs.run_folder import RunFolder
 from penstock.schedule.phase import Phase, Resumed
-from penstock.schedule.phases import phases as make_phases
+from penstock.schedule.phases import make_phases
 from penstock.secrets import REDACTED
 from penstock.settings.schema import EndpointSettings, Settings
 from penstock.tokens.lazy_tokenizer import LazyTokenizer
@@ -285,7 +286,12 @@ def _open(
     synthetic = header.dataset == "synthetic"
     name = "synthetic" if synthetic else os.path.basename(settings.input.file or header.dataset)
     dataset = Dataset(name, (), turns, synthetic, None if synthetic else header.dataset)
-    tokenizer = LazyTokenizer(settings.tokenizer.name, settings.models[0], settings.tokenizer.revision)
+    tokenizer = LazyTokenizer(
+        settings.tokenizer.name,
+        settings.models[0],
+        settings.tokenizer.revision,
+        chat_template=settings.tokenizer.apply_chat_template,
+    )
     observer.prepared(settings, endpoint, dataset, tokenizer, prepared)
     return start_run(
         settings, folder, observer, dataset, tokenizer, prepared, resume=point.logged, cluster=connect_cluster(settings)

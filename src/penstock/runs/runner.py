@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic_ns
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -118,7 +118,7 @@ class Runner:
     ) -> None:
         """`log` is the folder of the run's log. `on_begin` is called before the first request, `on_progress` about every
         10 ms while the runner waits, and `on_sample` with each sample of telemetry. `resume` says where a run goes on that an
-        earlier process began; its end is that of the gap when the first phase starts."""
+        earlier process began; the gap ends when the first phase starts."""
         self._backend = backend
         self._log_folder = log
         self._epoch = epoch
@@ -223,16 +223,6 @@ class Runner:
         """Run a phase and return its result; None if the run has to end before it starts."""
         running = self.start(phase)
         return None if running is None else running.wait()
-
-    def run_all(self, experiment: Generator[Phase, PhaseResult, None]) -> Iterator[PhaseResult]:
-        """Run the phases that a generator yields, send it the result of each, and yield the results."""
-        try:
-            phase = next(experiment)
-            while (result := self.run(phase)) is not None:
-                yield result
-                phase = experiment.send(result)
-        except StopIteration:
-            return
 
     def start(self, phase: Phase, *, drain: bool = True, connections: int = 0) -> RunningPhase | None:
         """Start a phase; return None if the run has to end instead.
@@ -470,7 +460,7 @@ class RunningPhase:
         return self.is_done_except(set(self._runner._lost))
 
     def poll(self, seconds: float = 0.0) -> bool:
-        """Wait up to so many seconds for the end of the phase; return whether it has ended."""
+        """Wait up to `seconds` for the end of the phase; return whether it has ended."""
         deadline = monotonic_ns() + round(seconds * 1e9)
         self._runner._wait(lambda: self.done or monotonic_ns() >= deadline)
         return self.done

@@ -34,8 +34,8 @@ class _LevelRule:
     def __init__(
         self, log: str, slos: tuple[Slo, ...], value: float, settle: int, *, first_look: bool, span_s: float = 0.0
     ) -> None:
-        """`settle` requests at the start of the level are not judged. A level passes only if the starts of the others cover
-        `span_s`."""
+        """`settle` requests at the start of the level are not judged. A level passes only if the start times of the others
+        cover at least `span_s`."""
         self._span_ns = round(span_s * 1e9)
         self._slos = slos
         self._value = value

@@ -104,7 +104,7 @@ def summarise(
 
 
 def why_unusable(summary: Summary, max_error_rate: float) -> str | None:
-    """Return why the figures of a run cannot stand beside those of others; None if they can."""
+    """Return why the figures of a run cannot be compared with those of others; None if they can."""
     if summary.incomplete_reason is not None:
         return summary.incomplete_reason
     total = summary.succeeded + summary.failed
@@ -122,7 +122,7 @@ def why_unusable(summary: Summary, max_error_rate: float) -> str | None:
 
 
 def _expected_reports(log: RunLog, reports: Sequence[WorkerReport]) -> int:
-    """Return how many workers should have reported: those that ended before the run was resumed cannot any more."""
+    """Return how many workers should have reported. Of the workers before the run was resumed, count those that did."""
     earlier = {report.worker for report in reports if report.worker < log.last_part.first_worker}
     return len(earlier) + log.last_part.workers
 
@@ -136,7 +136,7 @@ def _resume_sentence(resume: LoggedResume) -> str:
         missing = " The workers before the gap were killed, so the checks of the client cover only the time after it."
     return (
         f"The run ended {resume.begin / 1e9:.1f} s after its start and was resumed after a gap of "
-        f"{(resume.end - resume.begin) / 1e9:.1f} s, which is in no figure; the server was without this load in it.{restarted}"
+        f"{(resume.end - resume.begin) / 1e9:.1f} s. No figure includes the gap, in which the server had no load.{restarted}"
         f"{missing}"
     )
 

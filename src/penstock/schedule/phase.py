@@ -16,7 +16,7 @@ __all__ = ["Cancellation", "Phase", "Resumed"]
 
 
 class Cancellation(msgspec.Struct, frozen=True, tag="cancellation"):
-    """Cancel a share of the requests, drawn for each of them, a time after they were sent."""
+    """Cancel a random share of the requests, `delay_s` after each was sent."""
 
     share: float
     delay_s: float = 0.0

@@ -13,10 +13,10 @@ from penstock.schedule.turn_timing import AfterReply, AtArrivals, AtRecordedTime
 from penstock.schedule.users import UserArrivals
 from penstock.settings.schema import LoadSettings, WarmupSettings
 
-__all__ = ["default_conversations", "phases"]
+__all__ = ["default_conversations", "make_phases"]
 
 
-def phases(
+def make_phases(
     load: LoadSettings,
     warmup: WarmupSettings,
     *,
@@ -28,7 +28,7 @@ def phases(
     """Return the warmup, if there is one, and the profiling phase. Where profiling starts in the dataset is an estimate if
     the warmup can end anywhere; see `Phase.starting_at`.
 
-    With `servers`, each conversation is sent to so many servers. Without a stop condition, a file is sent once and synthetic
+    Each conversation is sent to `servers` servers. Without a stop condition, a file is sent once and synthetic
     data ends after max(10, 2 x concurrency) conversations, or two for each user.
     """
     whole = load.recorded is not None  # a recording has no times for a second pass

@@ -17,7 +17,7 @@ class ServerAssignment(Protocol):
         ...
 
     def server(self, number: int, servers: int, seed: int) -> int:
-        """Return the server for session `number` of a run with so many servers."""
+        """Return the server for session `number`; `servers` is how many there are."""
         ...
 
 

@@ -69,7 +69,7 @@ class UserArrivals(msgspec.Struct, frozen=True, tag="users"):
                 yield UserStart(round(arrival * _SECOND / self.rate), number, turns)
 
     def turns_of(self, number: int, turns: int) -> int:
-        """Return how many turns session `number` sends of a conversation that has so many."""
+        """Return how many turns session `number` sends; `turns` is how many its conversation has."""
         return -(-turns * number // self.users) if 0 < number < self.users else turns
 
     def requests_of(self, share: Share, requests: int) -> int:

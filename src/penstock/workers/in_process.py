@@ -13,7 +13,7 @@ import uvloop
 from penstock.records.nodes import LoggedNode
 from penstock.schedule.share import Share
 from penstock.workers.backend import OnEvent
-from penstock.workers.errors import describe_failure
+from penstock.workers.describe_failure import describe_failure
 from penstock.workers.job import Job, Target
 from penstock.workers.messages import Close, Command, Event
 from penstock.workers.worker import Worker

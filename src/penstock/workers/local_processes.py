@@ -67,8 +67,8 @@ def choose_workers(concurrency: int | None, rate: float | None, requests: int | 
 def choose_cluster_workers(
     concurrency: int | None, rate: float | None, requests: int | None, per_node: int | None, cpus: Sequence[int]
 ) -> int:
-    """Return how many workers a load needs on nodes with so many `cpus`: at least one on each, and `per_node` if the user
-    sets that."""
+    """Return how many workers a load needs on nodes whose numbers of CPUs are `cpus`: at least one on each node, or `per_node`
+    if the user sets it."""
     nodes = len(cpus)
     if per_node is None:
         capacities = ((concurrency, _STREAMS_PER_WORKER), (int(rate or 0), _RATE_PER_WORKER))
@@ -121,7 +121,7 @@ class _Workers:
     nodes: Sequence[LoggedNode] = ()
 
     def __init__(self, workers: int, numbers: Sequence[int] | None = None) -> None:
-        """`numbers` are those of the workers to start here; None: all."""
+        """`numbers` are the numbers of the workers to start here; None for all of them."""
         self.workers = workers
         self.numbers = range(workers) if numbers is None else numbers
         self._children: list[_Child] = []
@@ -168,15 +168,15 @@ class _Workers:
             for event in child.messages.receive():
                 if isinstance(event, WorkerFailed):
                     self._failed.add(child.number)
-                self._tell(child.number, event)
+                self._pass_on(child.number, event)
             if status is not None:
                 self._children.remove(child)
                 child.messages.close()
                 if status != 0 and child.number not in self._failed:
                     how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-                    self._tell(child.number, WorkerDied(how))
+                    self._pass_on(child.number, WorkerDied(how))
 
-    def _tell(self, number: int, event: Event) -> None:
+    def _pass_on(self, number: int, event: Event) -> None:
         assert self._on_event is not None
         self._on_event(number, event)
 
@@ -241,7 +241,7 @@ class SpawnedWorkers(_Workers):
         numbers: Sequence[int] | None = None,
         secrets: JobSecrets | None = None,
     ) -> None:
-        """With `secrets`, they have been taken out of the job already."""
+        """`secrets` are those of a job from which they have been taken already."""
         super().__init__(workers, numbers)
         self._job, self._secrets = (job, secrets) if secrets is not None else take_secrets(job)
         self._epoch = epoch

@@ -43,7 +43,6 @@ class MachineCounters:
             run_delay_s=run_delay,
             throttled_s=throttled,
             steal_s=difference("steal"),
-            switches=int(difference("switches")),
         )
 
 
@@ -52,7 +51,6 @@ def _counters() -> dict[str, float | None]:
     values: dict[str, float | None] = {
         "wall": time.monotonic(),
         "cpu": usage.ru_utime + usage.ru_stime,
-        "switches": usage.ru_nivcsw,
     }
     if sys.platform == "linux":
         values["run_delay"] = _field("/proc/self/schedstat", lambda text: int(text.split()[1]) / 1e9)

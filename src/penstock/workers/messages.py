@@ -66,7 +66,7 @@ class LoadData(msgspec.Struct, frozen=True):
     files: tuple[str, ...] = ()
     """Input files that bodies are read from."""
     seed: int | None = None
-    """Seed of their order; None: that of the job."""
+    """Seed of their order; None for the seed of the job."""
 
 
 class DataComplete(msgspec.Struct, frozen=True):

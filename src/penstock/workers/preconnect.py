@@ -1,4 +1,4 @@
-"""Opening of connections before the first request, so that its time to first token does not include the connection."""
+"""Opens connections before the first request, so that its time to first token does not include the connection."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ class Preconnect:
                 pool.close()
 
     def top_up(self, connections: int) -> None:
-        """Open connections until there are so many over all workers, without waiting for them. A request that finds none
-        opens its own."""
+        """Open connections until all workers together have `connections`, without waiting for them. A request that finds
+        none opens its own."""
         if self._reuse:
             count = split(connections, self._share)
             for url, pool in enumerate(self._pools[: len(self._targets)]):

@@ -44,7 +44,7 @@ _PINGS = 30
 _END_TIMEOUT_S = 60.0
 _CONNECT_TIMEOUT_S = 10.0
 _START_TIMEOUT_S = 120.0
-"""A node that has no free process for an actor for so long is given up."""
+"""Longest time for a node to start the process of an actor."""
 
 
 # -- on a node --------------------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ class NodeAgent:
         self._commands.put(command)
 
     def poll(self) -> list[tuple[int, Event] | Tail]:
-        """Return what has happened, after a short wait if that is nothing."""
+        """Return the new events and log data; wait a short time if there are none."""
         result: list[tuple[int, Event] | Tail] = []
         size = 0
         with contextlib.suppress(queue.Empty):
@@ -400,13 +400,13 @@ class RayWorkers:
                 if isinstance(message, Tail):
                     self._append(message)
                 else:
-                    self._tell(node, *message)
+                    self._pass_on(node, *message)
 
     def _append(self, tail: Tail) -> None:
         with open(os.path.join(self._log, tail.name), "ab") as file:
             file.write(tail.data)
 
-    def _tell(self, node: _Node, worker: int, event: Event) -> None:
+    def _pass_on(self, node: _Node, worker: int, event: Event) -> None:
         if isinstance(event, WorkerDied):
             node.ended.add(worker)
             event = WorkerDied(f"on node {node.node.name} {event.how}")
@@ -414,7 +414,7 @@ class RayWorkers:
         self._on_event(worker, event)
 
     def _lose(self, node: _Node) -> None:
-        """Tell that all workers of a node are lost."""
+        """Report all workers of a node as lost."""
         node.alive = False
         assert self._on_event is not None
         for worker in node.numbers:

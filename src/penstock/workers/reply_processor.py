@@ -1,4 +1,4 @@
-"""Processing of ended exchanges: interpret the reply and write the record.
+"""Processes exchanges that have ended: interprets the reply and writes the record.
 
 Exchanges wait in a queue and are processed in slices of 0.5 ms between polls of the event loop. If each were processed when
 it ends, 500 streams that end together would stall the loop, and the first reads of the next streams would cover many tokens.

@@ -497,7 +497,7 @@ class Worker:
             self._pump()
 
     def _cancel_all(self, reason: str) -> None:
-        running, self._running = self._running, False  # each ended exchange would call `_pump`, and that this
+        running, self._running = self._running, False  # `_pump`, which each end of an exchange calls, does nothing then
         for pool in self._pools:
             for exchange in list(pool.busy):
                 exchange.cancelled = True

@@ -35,7 +35,7 @@ def test_tokens_in_flight_are_estimated_from_reads():
     assert state.token_rate.last == pytest.approx(150)
 
 
-def test_percentiles_cover_the_phase_and_their_course_the_last_seconds():
+def test_percentiles_cover_the_phase_and_their_history_the_last_seconds():
     slow = at_second(10)
     slower = sketch(50, 200)
     slower.merge(sketch(200, 20))
@@ -47,7 +47,7 @@ def test_percentiles_cover_the_phase_and_their_course_the_last_seconds():
     assert [round(value or 0, -1) for value in state.first_content.values] == [50, 200]
 
 
-def test_figure_without_new_requests_has_a_gap_in_its_course():
+def test_figure_without_new_requests_has_a_gap_in_its_history():
     state = run(at_second(10), at_second(14, first_content=sketch(50, 200)))
     assert state.first_content.last is None
     assert state.percentiles(lambda snapshot: snapshot.first_content) is not None

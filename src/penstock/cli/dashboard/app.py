@@ -13,7 +13,7 @@ from textual.widgets import Static
 from penstock.cli.dashboard import views
 from penstock.cli.dashboard.snapshot import Header, Snapshot
 from penstock.cli.dashboard.state import DashboardState
-from penstock.cli.phase_share import clock
+from penstock.cli.phase_progress import clock
 
 __all__ = ["Dashboard"]
 
@@ -21,7 +21,7 @@ _View = Callable[[DashboardState, int], list[views.Line]]
 
 
 def _content(lines: list[views.Line]) -> Content:
-    """Return the text of a panel. The colours are those of the terminal, so it is readable on a light one, too."""
+    """Return the text of a panel in the terminal's own colours, so that it is readable on light backgrounds, too."""
     return Content("\n").join(Content.assemble(*line) for line in lines)
 
 

@@ -1,7 +1,7 @@
 """The run's side of the dashboard: starts its process, and sends it a snapshot twice a second.
 
-A snapshot takes the process of the run 0.6 ms on a machine with full load. One that the dashboard does not read in time is
-left out.
+A snapshot takes the process of the run 0.6 ms on a machine with full load. It is skipped while the dashboard has not read
+the one before.
 """
 
 from __future__ import annotations

@@ -18,14 +18,14 @@ from penstock.workers.message_socket import MessageSocket, wait_for
 __all__ = ["main"]
 
 _NICE = 5
-"""The workers go first if there are not enough cores."""
+"""Priority of the process: workers have precedence if there are not enough cores."""
 
 
 def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the terminal sends Ctrl-C to the run, too
     for name in ("COLUMNS", "LINES"):
-        os.environ.pop(name, None)  # Textual would take them for the size of the terminal, and follow no change of it
+        os.environ.pop(name, None)  # Textual would use them instead of the size of the terminal, even after a resize
     parent = os.getppid()
     messages = MessageSocket(socket.socket(fileno=int(sys.argv[1])))
     os.nice(_NICE)

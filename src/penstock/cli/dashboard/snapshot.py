@@ -11,7 +11,7 @@ __all__ = ["Close", "GpuView", "Header", "PhaseView", "PointView", "Ready", "Ser
 
 
 class Header(msgspec.Struct, frozen=True):
-    """What stays the same during the run. The first message."""
+    """The first message: what stays the same during the run."""
 
     title: str
     workers: int
@@ -22,7 +22,7 @@ class Header(msgspec.Struct, frozen=True):
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """From the dashboard: it can draw. The run stops drawing then, and sends its first snapshot."""
+    """The dashboard tells the run that it can draw. The run then stops drawing and sends its first snapshot."""
 
 
 class Close(msgspec.Struct, frozen=True):
@@ -73,7 +73,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Number of the phase over all points."""
     connected: int = 0
     phases: list[PhaseView] = []
-    """Those of the run, or of the current point."""
+    """Phases of the run, or of the current point of an experiment."""
     in_flight: int = 0
     """Requests that were sent and have not ended."""
     waiting: int = 0

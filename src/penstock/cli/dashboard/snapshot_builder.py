@@ -99,7 +99,7 @@ class PhaseCounts:
         self._count(progress.phase, progress, max(0.0, (now - progress.began) / 1e9))
 
     def finish(self) -> None:
-        """The phases that have begun are over."""
+        """Mark the phases that have begun as over."""
         self.views = [replace(view, over=True) if view.began else view for view in self.views]
 
     def _count(self, phase: int, progress: RunProgress, seconds: float | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The figures of the dashboard, derived from snapshots: rates, percentiles, their recent course, and the certificate so far."""
+"""The figures of the dashboard, derived from snapshots: rates, percentiles, their recent values, and the certificate so far."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from penstock.wire.duration_sketch import DurationSketch
 __all__ = ["DashboardState", "Percentiles"]
 
 _HISTORY = 240
-"""Snapshots that the course of a figure covers: two minutes."""
+"""Number of recent values of a figure: those of two minutes."""
 _WINDOW_NS = 3_000_000_000
-"""Rates and the points of a course cover this time: a single interval of half a second has too few requests."""
+"""Time that a rate and each value of a history cover: half a second, the time between snapshots, has too few requests."""
 
 
 class Percentiles(NamedTuple):
@@ -33,7 +33,7 @@ class _Moment(NamedTuple):
     sketches: tuple[DurationSketch, DurationSketch, DurationSketch]
 
 
-class Course:
+class History:
     """The recent values of a figure; None where it has none."""
 
     def __init__(self) -> None:
@@ -53,11 +53,11 @@ class DashboardState:
         self._clear()
 
     def _clear(self) -> None:
-        """Start anew, for the next phase."""
+        """Reset all figures for the next phase."""
         self._moments.clear()
-        self.request_rate, self.token_rate = Course(), Course()
-        self.in_flight, self.waiting = Course(), Course()
-        self.first_content, self.chunk_gap, self.latency = Course(), Course(), Course()
+        self.request_rate, self.token_rate = History(), History()
+        self.in_flight, self.waiting = History(), History()
+        self.first_content, self.chunk_gap, self.latency = History(), History(), History()
         self.certificate = None
 
     def add(self, snapshot: Snapshot) -> None:
@@ -80,10 +80,10 @@ class DashboardState:
             self.token_rate.values.append(max(0.0, moment.tokens - before.tokens) / seconds)
         self.in_flight.values.append(float(snapshot.in_flight))
         self.waiting.values.append(float(snapshot.waiting))
-        courses = self.first_content, self.chunk_gap, self.latency
-        for course, now, then in zip(courses, sketches, before.sketches, strict=True):
+        histories = self.first_content, self.chunk_gap, self.latency
+        for history, now, then in zip(histories, sketches, before.sketches, strict=True):
             grown = now.since(then)
-            course.values.append(grown.quantile(0.5) / 1e6 if grown.n > 0 else None)
+            history.values.append(grown.quantile(0.5) / 1e6 if grown.n > 0 else None)
         self.certificate = _certify(self.header, snapshot, running.ended, running.failed)
 
     def percentiles(self, choose: Callable[[Snapshot], DurationSketch]) -> Percentiles | None:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from penstock.cli.dashboard.snapshot import GpuView, PhaseView, PointView, ServerView, Snapshot
-from penstock.cli.dashboard.state import Course, DashboardState, Percentiles
-from penstock.cli.phase_share import clock, remaining_s, share_done
+from penstock.cli.dashboard.state import DashboardState, History, Percentiles
+from penstock.cli.phase_progress import clock, remaining_s, share_done
 from penstock.plural import counted
 
 __all__ = [
@@ -42,8 +42,8 @@ def _dim(text: str) -> Part:
 
 
 def sparkline(values: Sequence[float | None], width: int) -> str:
-    """Return the values as bars from 0 to the largest of them, the means of neighbours if there are more than `width`; a space
-    where there is none."""
+    """Return the values as bars from 0 to the largest one. More values than `width` are replaced by means of neighbours; a
+    missing value is a space."""
     shown = _thinned(list(values), width)
     top = max((value for value in shown if value is not None), default=0.0)
     return "".join(
@@ -67,7 +67,7 @@ def bar(share: float, width: int) -> str:
 
 
 def number(value: float | None) -> str:
-    """Return about four digits."""
+    """Return the number with about four digits."""
     if value is None:
         return _NONE
     return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
@@ -111,33 +111,33 @@ def rates(state: DashboardState, width: int) -> list[Line]:
     failed = 0 if running is None else running.failed
     share = f" ({failed / running.ended:.1%})" if running is not None and running.ended and failed else ""
     return [
-        _course("Requests/s", number(state.request_rate.last), state.request_rate, width),
-        _course("Tokens/s", number(state.token_rate.last), state.token_rate, width),
-        _course("In flight", f"{snapshot.in_flight:,}", state.in_flight, width),
-        _course("Waiting", f"{snapshot.waiting:,}", state.waiting, width),
+        _history_line("Requests/s", number(state.request_rate.last), state.request_rate, width),
+        _history_line("Tokens/s", number(state.token_rate.last), state.token_rate, width),
+        _history_line("In flight", f"{snapshot.in_flight:,}", state.in_flight, width),
+        _history_line("Waiting", f"{snapshot.waiting:,}", state.waiting, width),
         [_dim("Failed    "), Part(f"{failed:>9,}{share}", "bold ansi_red" if failed else "")],
     ]
 
 
-def _course(name: str, value: str, course: Course, width: int) -> Line:
+def _history_line(name: str, value: str, history: History, width: int) -> Line:
     start = f"{name:<10}"
     return [
         _dim(start),
         Part(f"{value:>9}", "bold"),
-        Part("  " + sparkline(course.values, width - len(start) - 11), "ansi_cyan"),
+        Part("  " + sparkline(history.values, width - len(start) - 11), "ansi_cyan"),
     ]
 
 
 def latencies(state: DashboardState, width: int) -> list[Line]:
     rows: list[Line] = [[_dim(f"{'ms':<10}{'p50':>8}{'p90':>8}{'p99':>8}  {'recent p50'[: max(0, width - 36)]}")]]
-    for name, course, percentiles in (
+    for name, history, percentiles in (
         ("TTFT", state.first_content, state.percentiles(lambda snapshot: snapshot.first_content)),
         ("Chunk gap", state.chunk_gap, state.percentiles(lambda snapshot: snapshot.chunk_gap)),
         ("Latency", state.latency, state.percentiles(lambda snapshot: snapshot.latency)),
     ):
         values: Percentiles | tuple[None, None, None] = percentiles or (None, None, None)
         cells = "".join(f"{number(value):>8}" for value in values)
-        spark = sparkline(course.values, width - 36)
+        spark = sparkline(history.values, width - 36)
         rows.append([_dim(f"{name:<10}"), Part(cells, "bold"), Part("  " + spark, "ansi_cyan")])
     return rows
 
@@ -233,7 +233,7 @@ def _point(point: PointView, width: int) -> Line:
 
 
 def bottom_line(snapshot: Snapshot, interrupts: int) -> Line:
-    """Return the line on keys; while the run is stopping, what it waits for. `interrupts` counts presses of Ctrl-C."""
+    """Return the line about keys, or what the run waits for while it is stopping. `interrupts` counts presses of Ctrl-C."""
     level = max(snapshot.stopping, min(2, interrupts))
     if level == 1:
         waiting = counted(snapshot.in_flight, "request")

@@ -1,4 +1,4 @@
-"""How much of a phase is done, and the notation of times."""
+"""How much of a phase is done, and the format of times."""
 
 from __future__ import annotations
 
