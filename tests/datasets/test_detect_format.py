@@ -26,7 +26,7 @@ def test_format_that_is_not_built_is_refused_by_name(name: str) -> None:
         lookup(name)
     shown = {"Weka-Trace": "weka_trace", "basetentrace": "baseten_trace"}.get(name, name)
     assert str(caught.value).startswith(
-        f"The dataset format '{shown}' is not built yet. This version reads:\n  single_turn"
+        f"The dataset format '{shown}' is not supported yet. This version reads:\n  single_turn"
     )
 
 
@@ -86,7 +86,7 @@ def test_single_turn_is_detected(tmp_path: Path, content: str) -> None:
 def test_planned_format_named_by_the_first_line_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"type": "weka_trace", "text": "x"}')
-    with pytest.raises(UserError, match=r"The dataset format 'weka_trace' is not built yet\. This version reads:"):
+    with pytest.raises(UserError, match=r"The dataset format 'weka_trace' is not supported yet\. This version reads:"):
         detect(str(path))
 
 

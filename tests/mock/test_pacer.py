@@ -1,4 +1,4 @@
-"""The timer and the pacer in an event loop. The tests check the order of calls, not exact times."""
+"""The pacer in an event loop. The tests check the order of calls, not exact times."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 import uvloop
 
 from penstock.mock.pacer import Pacer
-from penstock.wire.timer import Timer
 
 MS = 1_000_000
 
@@ -20,43 +19,6 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     loop = uvloop.new_event_loop()
     yield loop
     loop.close()
-
-
-@pytest.mark.parametrize("platform", ["linux", "elsewhere"])
-def test_timer_is_never_early(loop: asyncio.AbstractEventLoop, platform: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if platform == "elsewhere":
-        monkeypatch.setattr("penstock.wire.timer.sys.platform", "elsewhere")
-    lateness = []
-    timer: Timer
-
-    def on_timer() -> None:
-        lateness.append(time.monotonic_ns() - due[len(lateness)])
-        if len(lateness) == len(due):
-            loop.stop()
-        else:
-            timer.at(due[len(lateness)])
-
-    timer = Timer(loop, on_timer)
-    now = time.monotonic_ns()
-    due = [now + 3 * MS, now + 3 * MS, now - 5 * MS, now + 10 * MS]
-    timer.at(now + 10_000 * MS)
-    timer.at(due[0])
-    loop.run_forever()
-    assert len(lateness) == 4
-    # the timers of the event loop are rounded to milliseconds
-    assert min(lateness) >= (0 if platform == "linux" else -2 * MS)
-    timer.close()
-    timer.close()
-
-
-def test_timer_fires_once(loop: asyncio.AbstractEventLoop) -> None:
-    calls = []
-    timer = Timer(loop, lambda: calls.append(1))
-    timer.at(1)
-    loop.call_later(0.05, loop.stop)  # a second call would follow the first at once
-    loop.run_forever()
-    timer.close()
-    assert calls == [1]
 
 
 class Item:

@@ -22,7 +22,7 @@ def test_equal_prompts_and_shared_begins_are_counted() -> None:
     counts = counts_of(system + b"a" * 500, system + b"b" * 500, system + b"a" * 500, b"short", b"short", b"x" * 300)
     assert (counts.prompts, counts.repeated, counts.sharing) == (6, 2, 2)
     assert counts.size == 3 * 1100 + 10 + 300
-    # Begins are compared at 256, 512, 768 and 1024 bytes.
+    # Prefixes are compared at 256, 512, 768 and 1024 bytes.
     assert counts.shared_size == 512 + 1024
 
 

@@ -214,7 +214,9 @@ def test_refused_tunnel_is_an_error_that_names_the_proxy(certificates, status, r
         exchange = client.send()
     assert exchange.error is not None
     assert (exchange.error.type, exchange.error.owner) == ("ProxyError", "network")
-    assert exchange.error.message == f"The proxy proxy.example:3128 opened no tunnel to server.example:443: {reason}."
+    assert (
+        exchange.error.message == f"The proxy proxy.example:3128 did not open a tunnel to server.example:443: {reason}."
+    )
 
 
 def test_tls_reads_keep_kernel_stamps(certificates):

@@ -18,7 +18,7 @@ _COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
 
 def _time_ms(text: str) -> float:
-    time = datetime.fromisoformat(text)  # it takes seven digits of a second, and drops the last
+    time = datetime.fromisoformat(text)  # accepts seven decimal places of a second and drops the last
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000
 
 

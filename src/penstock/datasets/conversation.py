@@ -1,4 +1,4 @@
-"""The content of requests: conversations of turns, without their times of sending."""
+"""The content of requests: conversations of turns. The schedule decides when they are sent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PromptShape(msgspec.Struct, frozen=True):
     length: int
     """In tokens."""
     hash_ids: tuple[int, ...] = ()
-    """Each stands for a block of tokens, from the begin of the prompt; equal ids stand for equal blocks."""
+    """Each stands for a block of tokens, from the start of the prompt; equal ids stand for equal blocks."""
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):

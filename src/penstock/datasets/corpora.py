@@ -34,7 +34,7 @@ class Corpus(NamedTuple):
 
 
 def corpus(name: str | None, tokenizer: Tokenizer) -> Corpus:
-    """Return the corpus of a value of `--prompt-corpus`; None: English sentences."""
+    """Return the corpus for a value of `--prompt-corpus`; None gives English sentences."""
     if name == "sonnet":
         return _SONNET
     if name == "coding":

@@ -1,4 +1,4 @@
-"""Read traces in CSV files."""
+"""Reads traces in CSV files."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class CsvRows:
         self._columns = columns
         self._time_ms = time_ms
         self._positions: list[int] = []
-        """Where the columns are in a row."""
+        """Positions of the columns in a row."""
         self._failed = 0
 
     def read(self, errors: FileErrors, *, linked: bool = True) -> Iterator[RowAt]:
@@ -152,7 +152,7 @@ class _Lines:
 
 
 def _tokens(name: str, text: str) -> int:
-    """Return a number of tokens. Tables that a program has written again may have `12.0` for 12."""
+    """Return a number of tokens. Files that pandas or a spreadsheet has rewritten may have `12.0` for 12."""
     try:
         value = float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Detect the format of a file from its first line, or from the file if the format is not one object per line."""
+"""Detects the format of a file from its first line, or from the file if the format is not one object per line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Change the end of a text until it has an exact number of tokens.
+"""Changes the end of a text until it has an exact number of tokens.
 
 This is needed for tokenizers with which the token counts of the pieces of a text do not add up to that of the text.
 """
@@ -24,7 +24,7 @@ def fit_length(text: str, target: int, count: Callable[[str], int], pieces: Text
         tokens = count(text)
         if tokens == target:
             return text
-        # Later rounds remove more words; otherwise the same pieces could be removed and added again for ever.
+        # Later rounds remove more words; otherwise the same pieces could be removed and added forever.
         if tokens > target:
             text = _shorten(text, tokens, target, attempt // 2)
         else:

@@ -27,7 +27,7 @@ class Contents(NamedTuple):
     block_size: int = 512
     """Tokens that a hash id of a trace stands for, unless the user sets it."""
     complete: Callable[[Tokenizer], Contents] | None = None
-    """Returns the contents, for a format that counts texts."""
+    """For a format that needs token counts: returns the contents, with the conversations."""
 
 
 class Format(NamedTuple):
@@ -42,6 +42,6 @@ class Format(NamedTuple):
     matches_file: Callable[[str], bool] | None = None
     """Whether a file has the format. For formats that are not one object per line; tried before the first line is read."""
     has_times: Callable[[str], bool] | None = None
-    """Whether a file of this format has recorded times. A run with a file that the user says has this format follows them."""
+    """Whether a file of this format has recorded times. A run follows them if the user names the format."""
     reads_folders: bool = False
     """True if the input may be a folder of .jsonl files."""

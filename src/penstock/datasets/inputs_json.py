@@ -178,10 +178,10 @@ class _SessionError(Exception):
 
 
 def _spans(data: bytes, begin: int, view: memoryview, payloads: list[msgspec.Raw]) -> list[tuple[int, int]]:
-    """Return the begin and end of each payload.
+    """Return the start and end of each payload.
 
-    The first key `payloads` is assumed to be that of the session, which is checked byte for byte: that takes 1 µs per
-    payload, and computing the offset from a memory address 7 µs.
+    The first key `payloads` is assumed to be that of the session, and this is checked byte for byte. The check takes 1 µs per
+    payload; computing the offset from a memory address takes 7 µs.
     """
     guess = _PAYLOADS.search(data, begin, begin + len(view))
     start = guess.end() if guess is not None else begin

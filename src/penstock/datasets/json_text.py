@@ -1,4 +1,4 @@
-"""JSON that must keep its bytes: lone surrogates, nesting and errors that msgspec does not handle.
+"""Helpers for JSON whose bytes must not change: lone surrogates, nesting, and the positions of errors.
 
 msgspec reads all replayed files, because it returns the position of a value without building it. It refuses lone
 surrogate escapes, which RFC 8259 allows, and its messages do not give the exact position of an error.

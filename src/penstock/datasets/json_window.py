@@ -159,7 +159,7 @@ class Window:
             raise Malformed(self.offset, "a key is not valid UTF-8") from None
 
     def items(self) -> Iterator[tuple[int, int]]:
-        """Yield the begin and end of each item of the list at the reading position."""
+        """Yield the start and end of each item of the list at the reading position."""
         self.take(b"[", "expecting a list")
         self.skip_space()
         if self.peek(1) == b"]":
@@ -168,7 +168,7 @@ class Window:
         while True:
             end = self.value_end()
             yield self.position, end
-            # Usually the comma and the begin of the next item are in the window.
+            # Usually the comma and the start of the next item are in the window.
             if (comma := _NEXT_ITEM.match(self.data, end)) is not None and comma.end() < len(self.data):
                 self.position = comma.end()
                 continue

@@ -1,4 +1,4 @@
-"""Read files with one JSON object per line, and collect the errors of a file."""
+"""Reads files with one JSON object per line, and collects the errors of a file."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ __all__ = ["Lengths", "draw_lengths"]
 class Lengths(NamedTuple):
     inputs: list[int]
     outputs: Iterator[int | None]
-    """One for each of `inputs`; None: ask for no length."""
+    """One for each of `inputs`; None if the request asks for no length."""
 
 
 def draw_lengths(settings: InputSettings, seed: int, count: int) -> Lengths:

@@ -1,4 +1,4 @@
-"""Load the dataset of a run: read a file or generate prompts."""
+"""Loads the dataset of a run: reads a file or generates prompts."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ def load(
     *,
     scheduled: bool = False,
 ) -> Dataset:
-    """Load the dataset. `tokenizer` is called if texts are generated or counted; `scheduled`: recorded times are replayed."""
+    """Load the dataset. `tokenizer` is called if texts are generated or counted. With `scheduled`, the run replays recorded
+    times."""
     if settings.file is None:
         if settings.format is not None:
             raise UserError(

@@ -36,7 +36,7 @@ def _read(path: str, settings: InputSettings) -> Contents:
 
 
 def _merged(turns: Sequence[Turn]) -> Turn:
-    """Return a turn with the content of all turns. Of fields that can be there only once, the first is used."""
+    """Return a turn with the content of all turns. A field that a turn has only once is that of the first turn that has it."""
     extra: dict[str, Any] = {}
     for turn in reversed(turns):
         extra |= turn.extra

@@ -23,10 +23,10 @@ PLANNED = (
     "tracelab",
     "weka_trace",
 )
-"""Formats of AIPerf that are not built yet."""
+"""Formats of AIPerf that this version does not read, and refuses by name."""
 
 _PLANNED_PREFIXES = ("speedbench",)
-"""Prefixes of names that are not built either."""
+"""Prefixes of the names of other such formats."""
 
 
 @cache
@@ -46,14 +46,14 @@ def lookup(name: str, spelling: str = "--custom-dataset-type") -> Format:
     if format_ := find(name):
         return format_
     if planned := _planned_name(name):
-        raise UserError(f"The dataset format '{planned}' is not built yet. {supported_formats()}")
+        raise UserError(f"The dataset format '{planned}' is not supported yet. {supported_formats()}")
     guess = nearest(name.strip().lower().replace("-", "_"), [each.name for each in formats()])
     hint = f"; did you mean {guess}?" if guess else f". {supported_formats()}"
     raise UserError(f"There is no dataset format '{name}' ({spelling}){hint}")
 
 
 def is_known(name: str) -> bool:
-    """Return whether the name is that of a format, built or planned."""
+    """Return whether the name is that of a format, supported or planned."""
     return find(name) is not None or _planned_name(name) is not None
 
 

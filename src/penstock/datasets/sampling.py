@@ -1,4 +1,4 @@
-"""Select the conversation for the k-th session of the run. All workers compute the same selection.
+"""Selects the conversation for the k-th session of the run. All workers compute the same selection.
 
 `shuffle` computes single positions of a permutation: building a permutation of a million entries takes 0.7 s, in which
 a worker would time replies late. A Feistel network over the next power of two takes a few microseconds for any position

@@ -2,7 +2,7 @@
 
 Each payload is sent byte for byte. The rows of a session are its turns and may be anywhere in the file, and a schedule
 needs the conversations in the order of their times. So all rows are read before the first is sent, and 48 bytes of each
-are kept, unless the file is large, has no sessions, and looks sorted (see `large_trace`): it is then read while it is sent.
+are kept. Only a large file that has no sessions and looks sorted (see `large_trace`) is read while it is sent.
 `mooncake_rows` reads traces whose first row has no payload.
 """
 

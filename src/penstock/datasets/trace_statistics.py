@@ -42,7 +42,7 @@ class Reuse(msgspec.Struct, frozen=True):
     cache_hit_rate: float
     """`cached_tokens` as a share of all prompt tokens."""
     shared_length: Distribution
-    """Tokens of the begin of each prompt that an earlier prompt has too."""
+    """Leading tokens of each prompt that an earlier prompt has, too."""
     unique_length: Distribution
     """The other tokens of each prompt."""
 
@@ -74,7 +74,7 @@ def trace_statistics(conversations: Sequence[Conversation], block_size: int) -> 
 
 
 def _in_order(conversations: Sequence[Conversation]) -> tuple[list[Turn], list[float] | None]:
-    """Return the turns in the order of their times, and these; a turn without a time follows the one before it."""
+    """Return the turns in the order of their times, and their times. A turn without a time follows the one before it."""
     timed: list[tuple[float, Turn]] = []
     for conversation in conversations:
         time = None

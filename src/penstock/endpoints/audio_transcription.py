@@ -16,7 +16,7 @@ from penstock.endpoints.base import NO_HISTORY, Declaration, Endpoint, History
 from penstock.endpoints.messages_replies import read_any_usage
 from penstock.endpoints.openai_types import Chunk, error_failure
 from penstock.endpoints.reply import Failure, Reply
-from penstock.endpoints.reply_errors import excerpt, not_json, unexpected_stream
+from penstock.endpoints.reply_errors import excerpt, not_json
 from penstock.errors import UserError
 from penstock.settings.schema import EndpointSettings
 
@@ -85,16 +85,9 @@ class AudioTranscription(Endpoint):
             raise ValueError("the body is not a form")
         return fields
 
-    def remember(self, history: History, turn: Turn, reply: Reply, settings: EndpointSettings) -> None:
-        """Do nothing: a request contains no earlier turns."""
-
     def input_text(self, body: dict[str, Any]) -> list[str]:
         del body
         return []
-
-    def read_stream(self, body: bytes, *, timed: bool) -> Reply:
-        del timed
-        return unexpected_stream(body)
 
     def read_body(self, body: bytes) -> Reply:
         """Read an object with `text`, or plain text, which the extra input `response_format` can ask for."""

@@ -13,6 +13,7 @@ import orjson
 
 from penstock.datasets.conversation import Turn
 from penstock.endpoints.reply import Reply
+from penstock.endpoints.reply_errors import unexpected_stream
 from penstock.settings.endpoint_types import DEFAULT, Declaration
 from penstock.settings.schema import EndpointSettings
 
@@ -60,16 +61,17 @@ class Endpoint(Protocol):
         return msgspec.json.decode(body)
 
     def remember(self, history: History, turn: Turn, reply: Reply, settings: EndpointSettings) -> None:
-        """Add a turn and its reply to the history."""
-        ...
+        """Add a turn and its reply to the history. By default do nothing: requests contain no earlier turns."""
+        del history, turn, reply, settings
 
     def input_text(self, body: dict[str, Any]) -> list[str]:
         """Return the texts of a body that count as input tokens."""
         ...
 
     def read_stream(self, body: bytes, *, timed: bool) -> Reply:
-        """Parse a body of server-sent events; `timed` asks for the offsets of the pieces."""
-        ...
+        """Parse a body of server-sent events; `timed` asks for the offsets of the pieces. By default the API has no streams."""
+        del timed
+        return unexpected_stream(body)
 
     def read_body(self, body: bytes) -> Reply:
         """Parse an unstreamed body."""

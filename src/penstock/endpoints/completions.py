@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.datasets.conversation import Turn
 from penstock.endpoints.base import NO_HISTORY, Declaration, Endpoint, History
-from penstock.endpoints.openai_common import read_choices_body, set_stream_options
+from penstock.endpoints.openai_common import read_choices_body, set_stream_options, texts_of
 from penstock.endpoints.openai_streams import read_choices_stream
 from penstock.endpoints.reply import Reply
 from penstock.settings.schema import EndpointSettings
@@ -38,14 +38,8 @@ class Completions(Endpoint):
         set_stream_options(body)
         return body
 
-    def remember(self, history: History, turn: Turn, reply: Reply, settings: EndpointSettings) -> None:
-        """Do nothing: a prompt contains no earlier turns."""
-
     def input_text(self, body: dict[str, Any]) -> list[str]:
-        prompt = body.get("prompt")
-        if isinstance(prompt, str):
-            return [prompt]
-        return [text for text in prompt if isinstance(text, str)] if isinstance(prompt, list) else []
+        return texts_of(body.get("prompt"))
 
     def read_stream(self, body: bytes, *, timed: bool) -> Reply:
         return read_choices_stream(body, b'"text":', timed=timed)

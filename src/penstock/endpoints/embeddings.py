@@ -10,8 +10,8 @@ from penstock.datasets.conversation import Turn
 from penstock.endpoints.base import NO_HISTORY, Declaration, Endpoint, History
 from penstock.endpoints.json_replies import decode_reply
 from penstock.endpoints.messages_replies import read_any_usage
+from penstock.endpoints.openai_common import texts_of
 from penstock.endpoints.reply import Reply
-from penstock.endpoints.reply_errors import unexpected_stream
 from penstock.settings.schema import EndpointSettings
 
 __all__ = ["Embeddings"]
@@ -47,18 +47,8 @@ class Embeddings(Endpoint):
     ) -> dict[str, Any]:
         return {"model": model, "input": list(turn.texts)} | settings.extra | turn.extra
 
-    def remember(self, history: History, turn: Turn, reply: Reply, settings: EndpointSettings) -> None:
-        """Do nothing: a request contains no earlier turns."""
-
     def input_text(self, body: dict[str, Any]) -> list[str]:
-        input_ = body.get("input")
-        if isinstance(input_, str):
-            return [input_]
-        return [text for text in input_ if isinstance(text, str)] if isinstance(input_, list) else []
-
-    def read_stream(self, body: bytes, *, timed: bool) -> Reply:
-        del timed
-        return unexpected_stream(body)
+        return texts_of(body.get("input"))
 
     def read_body(self, body: bytes) -> Reply:
         reply = Reply()

@@ -69,9 +69,6 @@ class HuggingFaceGenerate(Endpoint):
             parameters["details"] = True  # has the token counts
         return {"inputs": " ".join(turn.texts), "parameters": parameters | settings.extra | turn.extra}
 
-    def remember(self, history: History, turn: Turn, reply: Reply, settings: EndpointSettings) -> None:
-        """Do nothing: a prompt contains no earlier turns."""
-
     def input_text(self, body: dict[str, Any]) -> list[str]:
         return [body["inputs"]]
 

@@ -59,9 +59,6 @@ class ImageGeneration(Endpoint):
             body["stream"] = True
         return body | settings.extra | turn.extra
 
-    def remember(self, history: History, turn: Turn, reply: Reply, settings: EndpointSettings) -> None:
-        """Do nothing: a prompt contains no earlier turns."""
-
     def input_text(self, body: dict[str, Any]) -> list[str]:
         return [body["prompt"]]
 

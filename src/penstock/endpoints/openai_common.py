@@ -9,7 +9,7 @@ from penstock.endpoints.reply import Failure, Reply
 from penstock.endpoints.reply_errors import excerpt
 from penstock.endpoints.usage import read_usage
 
-__all__ = ["add_tool_calls", "message_texts", "read_choices_body", "set_stream_options"]
+__all__ = ["add_tool_calls", "message_texts", "read_choices_body", "set_stream_options", "texts_of"]
 
 
 def read_choices_body(body: bytes) -> Reply:
@@ -41,6 +41,13 @@ def read_choices_body(body: bytes) -> Reply:
     reply.model = chunk.model
     reply.done = True
     return reply
+
+
+def texts_of(value: Any) -> list[str]:
+    """Return a text, or the texts in a list, as the input of a request has them."""
+    if isinstance(value, str):
+        return [value]
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
 
 
 def message_texts(message: Message) -> tuple[str, str]:

@@ -11,7 +11,6 @@ from penstock.endpoints.base import NO_HISTORY, Declaration, Endpoint, History
 from penstock.endpoints.json_replies import decode_reply
 from penstock.endpoints.messages_replies import read_any_usage
 from penstock.endpoints.reply import Reply
-from penstock.endpoints.reply_errors import unexpected_stream
 from penstock.errors import UserError
 from penstock.settings.schema import EndpointSettings
 
@@ -58,13 +57,6 @@ class _Rankings(Endpoint):
         history: History = NO_HISTORY,  # noqa: ARG002
     ) -> dict[str, Any]:
         return self.body(model, *_query_and_passages(turn)) | settings.extra | turn.extra
-
-    def remember(self, history: History, turn: Turn, reply: Reply, settings: EndpointSettings) -> None:
-        """Do nothing: a request contains no earlier turns."""
-
-    def read_stream(self, body: bytes, *, timed: bool) -> Reply:
-        del timed
-        return unexpected_stream(body)
 
 
 class NimRankings(_Rankings):

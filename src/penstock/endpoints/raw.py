@@ -22,7 +22,7 @@ class Raw(Endpoint):
     path = ""
     declaration = Declaration(inputs=frozenset({"system", "turns"}), reply_options=("response_field",))
     must_match = False
-    """Whether a reply fails if the expression matches nothing; otherwise its form is then detected."""
+    """Whether a reply in which the expression matches nothing is a failure; if not, the form of the reply is detected."""
 
     def __init__(self) -> None:
         self._extract: Extractor | None = None
@@ -42,9 +42,6 @@ class Raw(Endpoint):
             "--endpoint-type raw sends the bodies of a file as they are and builds none; give it an --input-file of "
             "raw_payload, inputs_json or mooncake_trace payloads, or use --endpoint-type template."
         )
-
-    def remember(self, history: History, turn: Turn, reply: Reply, settings: EndpointSettings) -> None:
-        """Do nothing: each body in the file already contains the earlier turns."""
 
     def input_text(self, body: dict[str, Any]) -> list[str]:
         return input_texts(body)

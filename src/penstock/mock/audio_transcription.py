@@ -6,9 +6,8 @@ import re
 
 import msgspec
 
-from penstock.mock.dialect import BadRequest, Dialect, ParsedRequest, PlannedReply
+from penstock.mock.dialect import BadRequest, Dialect, ParsedRequest, PlannedReply, plain_text
 from penstock.mock.media import AUDIO_TOKENS
-from penstock.mock.vocabulary import words
 
 __all__ = ["AudioTranscription"]
 
@@ -32,9 +31,7 @@ class AudioTranscription(Dialect):
         return ParsedRequest(model, AUDIO_TOKENS, audios=1)
 
     def body_prefix(self, reply: PlannedReply) -> bytes:
-        behaviour = reply.behaviour
-        text = "".join(words(behaviour.seed, reply.variant, 0, reply.tokens, behaviour.token_words))
-        return b'{"text":' + encode(text)
+        return b'{"text":' + encode(plain_text(reply, 0, reply.tokens))
 
     def body_suffix(self, reply: PlannedReply) -> bytes:
         if not reply.sends_usage:

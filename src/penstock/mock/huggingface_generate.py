@@ -6,9 +6,17 @@ from typing import Any
 
 import msgspec
 
-from penstock.mock.dialect import BadRequest, Dialect, Event, ParsedRequest, PlannedReply, TokenRange, token_limit
+from penstock.mock.dialect import (
+    BadRequest,
+    Dialect,
+    Event,
+    ParsedRequest,
+    PlannedReply,
+    TokenRange,
+    plain_text,
+    token_limit,
+)
 from penstock.mock.prompt_tokens import estimate_tokens
-from penstock.mock.vocabulary import words
 
 __all__ = ["HuggingFaceGenerate", "HuggingFaceGenerateStream"]
 
@@ -42,7 +50,12 @@ class HuggingFaceGenerate(Dialect):
         return ParsedRequest("", tokens, stream=self.stream, token_limit=limit, include_usage=True)
 
     def token_events(self, reply: PlannedReply, tokens: TokenRange) -> list[Event]:
-        token = {"id": tokens.start, "text": text(reply, tokens.start, tokens.size), "logprob": -0.5, "special": False}
+        token = {
+            "id": tokens.start,
+            "text": plain_text(reply, tokens.start, tokens.size),
+            "logprob": -0.5,
+            "special": False,
+        }
         return [Event(encode({"index": tokens.start + 1, "token": token, "generated_text": None, "details": None}))]
 
     def usage_events(self, reply: PlannedReply) -> list[Event]:
@@ -50,12 +63,12 @@ class HuggingFaceGenerate(Dialect):
         if not reply.behaviour.finish:
             return []
         token = {"id": 2, "text": "</s>", "logprob": -0.5, "special": True}
-        whole = text(reply, 0, reply.tokens)
+        whole = plain_text(reply, 0, reply.tokens)
         last = {"index": reply.tokens + 1, "token": token, "generated_text": whole, "details": details(reply)}
         return [Event(encode(last))]
 
     def body_prefix(self, reply: PlannedReply) -> bytes:
-        return b'{"generated_text":' + encode(text(reply, 0, reply.tokens))
+        return b'{"generated_text":' + encode(plain_text(reply, 0, reply.tokens))
 
     def body_suffix(self, reply: PlannedReply) -> bytes:
         return b',"details":%b}' % encode(details(reply)) if reply.sends_usage else b"}"
@@ -80,7 +93,3 @@ def details(reply: PlannedReply) -> dict[str, Any] | None:
         "seed": None,
         "input_length": reply.request.prompt_tokens,
     }
-
-
-def text(reply: PlannedReply, start: int, count: int) -> str:
-    return "".join(words(reply.behaviour.seed, reply.variant, start, count, reply.behaviour.token_words))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.mock.dialect import BadRequest, Dialect, Event, ParsedRequest, PlannedReply, check_choices
+from penstock.mock.dialect import Dialect, Event, ParsedRequest, PlannedReply, check_choices, required
 from penstock.mock.prompt_tokens import estimate_tokens
 
 __all__ = ["ImageGeneration"]
@@ -32,13 +32,9 @@ class ImageGeneration(Dialect):
 
     def parse(self, body: bytes) -> ParsedRequest:
         fields = decode(body)
-        if not fields.model:
-            raise BadRequest("model is required", "model")
-        if not fields.prompt:
-            raise BadRequest("prompt is required", "prompt")
         return ParsedRequest(
-            fields.model,
-            estimate_tokens(fields.prompt),
+            required(fields.model, "model"),
+            estimate_tokens(required(fields.prompt, "prompt")),
             stream=bool(fields.stream),
             token_limit=0,
             include_usage=True,

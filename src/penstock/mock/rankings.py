@@ -9,7 +9,7 @@ import random
 
 import msgspec
 
-from penstock.mock.dialect import BadRequest, Dialect, ParsedRequest, PlannedReply
+from penstock.mock.dialect import Dialect, ParsedRequest, PlannedReply, required
 from penstock.mock.prompt_tokens import estimate_tokens
 from penstock.mock.vocabulary import VARIANTS
 
@@ -46,10 +46,7 @@ decode_tei = msgspec.json.Decoder(TeiBody).decode
 
 
 def parsed(model: str, query: str | None, texts: list[str] | None, field: str, top: int | None = None) -> ParsedRequest:
-    if not query:
-        raise BadRequest("query is required", "query")
-    if not texts:
-        raise BadRequest(f"{field} is required and must hold at least one text", field)
+    query, texts = required(query, "query"), required(texts, field, "one text")
     tokens = sum(map(estimate_tokens, (query, *texts)))
     return ParsedRequest(model, tokens, token_limit=0, cached_fields=(len(texts), top or len(texts)))
 
@@ -82,10 +79,9 @@ class NimRankings(_RankingsWithUsage):
 
     def parse(self, body: bytes) -> ParsedRequest:
         fields = decode_nim(body)
-        if not fields.model:
-            raise BadRequest("model is required", "model")
+        model = required(fields.model, "model")
         texts = [passage.text for passage in fields.passages or []]
-        return parsed(fields.model, fields.query.text if fields.query else None, texts, "passages")
+        return parsed(model, fields.query.text if fields.query else None, texts, "passages")
 
     def body_prefix(self, reply: PlannedReply) -> bytes:
         rankings = [{"index": index, "logit": 4 * score(rank)} for rank, index in enumerate(order(reply))]
@@ -99,10 +95,9 @@ class CohereRankings(_RankingsWithUsage):
 
     def parse(self, body: bytes) -> ParsedRequest:
         fields = decode_cohere(body)
-        if not fields.model:
-            raise BadRequest("model is required", "model")
+        model = required(fields.model, "model")
         texts = [item if isinstance(item, str) else item.text for item in fields.documents or []]
-        return parsed(fields.model, fields.query, texts, "documents", fields.top_n)
+        return parsed(model, fields.query, texts, "documents", fields.top_n)
 
     def body_prefix(self, reply: PlannedReply) -> bytes:
         results = [{"index": index, "relevance_score": score(rank)} for rank, index in enumerate(order(reply))]

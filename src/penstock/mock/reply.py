@@ -1,7 +1,7 @@
-"""Turn a planned reply into bytes or into steps that write it.
+"""Turns a planned reply into bytes or into steps that write it.
 
-There are two ways to the same bytes. A reply that is due at once and has no faults is cached bytes, into which the id is
-inserted, and an uncached end (`whole`). Any other reply is a sequence of steps (`steps`). A test compares the two.
+A reply that is due at once and has no faults is made of cached bytes, into which the id is inserted, and an uncached end
+(`whole`). Any other reply is a sequence of steps (`steps`). A test checks that both ways give the same bytes.
 """
 
 from __future__ import annotations

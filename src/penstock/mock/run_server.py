@@ -1,4 +1,4 @@
-"""Run the server: open the socket and the log file, run the event loop, handle signals."""
+"""Runs the server: opens the socket and the log file, runs the event loop, handles signals."""
 
 from __future__ import annotations
 

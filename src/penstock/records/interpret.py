@@ -1,7 +1,6 @@
-"""Interpretation of an exchange: reads the reply's bytes and completes the record of the request.
+"""Interprets an exchange: reads the reply's bytes and completes the record of the request.
 
-An event arrives with the network read that completes it. Events of one read have the same stamp; no gap between them is
-invented.
+An event arrives with the network read that completes it. Events of one read have the same stamp.
 """
 
 from __future__ import annotations
@@ -190,7 +189,8 @@ def _set_gateway_times(record: Record, value: bytes) -> None:
 
 
 def _http_failure(exchange: Exchange, text: str) -> Failure:
-    """The type is the standard phrase of the status, as in AIPerf: servers word their own phrases differently."""
+    """Return the failure for an HTTP status. Its type is the standard phrase of the status, as in AIPerf, because servers send
+    different phrases."""
     status = exchange.status
     type_ = HTTPStatus(status).phrase if status in _STATUSES else "HTTPError"
     if status in _REDIRECTS and (location := exchange.header(b"location")):

@@ -153,7 +153,7 @@ class LoggedResume(msgspec.Struct, frozen=True):
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """Values that were observed beside the run."""
+    """Values that were observed during the run, such as those of server metrics."""
 
     source: str
     at: int

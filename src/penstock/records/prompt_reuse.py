@@ -1,7 +1,7 @@
 """Prompts of a dataset that repeat an earlier one, or begin like one. A server with a prefix cache answers such prompts faster.
 
 Only the first turns of conversations are compared, because later ones contain the earlier ones anyway. Hashes of the prompts,
-and of their begins at certain lengths, are kept in sets of at most 131,072 each. When a set is full, it keeps half of the
+and of their prefixes of certain lengths, are kept in sets of at most 131,072 each. When a set is full, it keeps half of the
 possible hashes, and each match counts twice: counts are exact up to that number and estimates beyond it.
 """
 
@@ -21,7 +21,7 @@ _SHORTEST = 256
 """Bytes, about 60 tokens. Prompts that have less in common count as different."""
 
 _LENGTHS = (_SHORTEST, *sorted(factor * _SHORTEST << power for factor in (2, 3) for power in range(16)))
-"""The lengths at which begins are compared: 256, 512, 768, 1024, 1536, 2048, 3072, …"""
+"""Lengths of the prefixes that are compared: 256, 512, 768, 1024, 1536, 2048, 3072, …"""
 
 
 class ReuseCounts(msgspec.Struct):
@@ -35,8 +35,8 @@ class ReuseCounts(msgspec.Struct):
     size: int = 0
     """Bytes of all prompts."""
     shared_size: int = 0
-    """Bytes at the begin of prompts that an earlier prompt has too. Begins are compared at certain lengths only, so up to half
-    of a shared begin is not counted."""
+    """Leading bytes of prompts that an earlier prompt has, too. Prefixes are compared at certain lengths only, so up to half
+    of a shared prefix is not counted."""
 
     def save(self, folder: str) -> None:
         """Write the counts to the folder of a payload store."""
@@ -58,7 +58,7 @@ class PromptReuse:
     def __init__(self) -> None:
         self.counts = ReuseCounts()
         self._prompts = _Hashes()
-        self._begins = _Hashes()
+        self._prefixes = _Hashes()
 
     def add(self, prompt: bytes) -> None:
         counts = self.counts
@@ -70,7 +70,7 @@ class PromptReuse:
             if end > len(prompt):
                 break
             key = _hash(prompt[begin:end], key)
-            matches = self._begins.add(key)
+            matches = self._prefixes.add(key)
             counts.shared_size += matches * (end - begin)
             if not begin:
                 counts.sharing += matches

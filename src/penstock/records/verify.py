@@ -1,4 +1,4 @@
-"""Verification of a run: every body is hashed again and compared with the digest in its record.
+"""Verifies a run: every body is hashed again and compared with the digest in its record.
 
 Against another file, a request is looked up by its session and turn (by its line, if sessions have no names) and, if the
 bytes there differ, anywhere in the file.
@@ -165,7 +165,10 @@ def _compare_with_file(path: str, format_: str | None) -> Compare:
         if table.contains(record.digest):
             return None, expected is not None
         if expected is None:
-            return f"sent {_short(record.digest)}, but {table.name} has no {where}, and these bytes nowhere", False
+            return (
+                f"sent {_short(record.digest)}, but {table.name} has neither {where} nor these bytes anywhere else",
+                False,
+            )
         return f"sent {_short(record.digest)}, but {table.name} has {_short(expected)} for {where}", False
 
     return compare

@@ -146,7 +146,7 @@ class SynthesisSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     speedup: float = 1.0
     prefix_length: float = 1.0
-    """Factor for the blocks at the begin of prompts that several prompts have."""
+    """Factor for the leading blocks that several prompts share."""
     roots: int = 1
     """Number of copies of the shared blocks, among which the conversations are divided."""
     prompt_length: float = 1.0
@@ -284,7 +284,8 @@ class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WarmupSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The warmup, if one of the first three fields limits it. What is None is as in the run, except the grace period."""
+    """The warmup. There is one if one of the first three fields is set. A field that is None has the value of the run, except
+    for the grace period."""
 
     requests: int = 0
     conversations: int | None = None
@@ -361,7 +362,7 @@ class ServerCallSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What is observed beside the requests. Nothing is observed unless it is asked for."""
+    """What is observed besides the requests. Nothing is observed unless it is asked for."""
 
     server_metrics: tuple[str, ...] | None = None
     """URLs of Prometheus endpoints in addition to those of the servers; None: scrape nothing."""

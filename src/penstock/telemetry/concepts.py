@@ -28,7 +28,8 @@ class Concept(NamedTuple):
     header: str
     unit: str
     names: tuple[str, ...] = ()
-    """Of vLLM, SGLang, TensorRT-LLM and TGI. The first that a page has counts, because a page can have two for one."""
+    """Names in vLLM, SGLang, TensorRT-LLM and TGI. Only the first that a page has is read: a page can have an old and a new
+    name for the same quantity."""
     mean: bool = False
     """Several series, such as those of several engines, are averaged instead of added."""
     counter: bool = False

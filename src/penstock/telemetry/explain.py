@@ -233,7 +233,7 @@ def _compare(kind: _Kind, slow: float | None, fast: float | None, excess_ms: flo
     """Judge the means of the slowest and of the fastest requests."""
     verdict: Verdict = "unknown"
     if slow is not None and fast is not None:
-        # A delay explains something only if it is a part of the additional latency that one would notice.
+        # A delay is a cause only if it is at least 5 % of the additional latency.
         least = max(kind.least, 0.05 * excess_ms) if kind.unit == "ms" else kind.least
         if slow - fast >= least:
             verdict = "moved"

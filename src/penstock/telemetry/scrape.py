@@ -83,7 +83,8 @@ def _new_value(old: str, new: str) -> float | None:
 
 
 class Scraper:
-    """Scrapes endpoints at once, on connections that stay open. An endpoint that fails at the first time is not asked again."""
+    """Scrapes all endpoints at the same time, on connections that stay open. An endpoint whose first scrape fails is not
+    scraped again."""
 
     def __init__(self, source: str, urls: Sequence[MetricsUrl]) -> None:
         self._source = source
@@ -123,7 +124,7 @@ class Scraper:
                 return self._failed(url, sent, "Its reply has no metrics in the Prometheus text format.")
             page = self._pages[url.url] = _Page()
         now = monotonic_ns()
-        # The server reads its counters somewhere between the two times; half way is the best guess.
+        # The server reads its counters between the two times; use the middle.
         fields = {"url": url.url, "latency_ns": now - sent, **page.difference(text)}
         return Observation(self._source, (sent + now) // 2, fields)
 

@@ -74,7 +74,7 @@ class MetricSummary(msgspec.Struct, omit_defaults=True):
 
 
 class ConceptFigures(msgspec.Struct, omit_defaults=True):
-    """A quantity that all servers have, whatever its name."""
+    """A quantity that servers publish under different names."""
 
     unit: str
     avg: float | None = None

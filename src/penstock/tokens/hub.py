@@ -47,7 +47,7 @@ def is_offline() -> bool:
 def cached_file(repo: str, revision: str, file: str = _FILE) -> str | None:
     """Return the path of the copy in the hub's cache, or None.
 
-    A copy of a moving revision such as main is used as it is: the counts of two runs should not differ unasked.
+    A copy of a branch such as main is not updated, so that two runs count alike unless the user asks for another revision.
     """
     from huggingface_hub import constants
 

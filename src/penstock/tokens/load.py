@@ -1,4 +1,4 @@
-"""Choose the tokenizer: the one the user names, else the model's own, else the builtin one with a note."""
+"""Chooses the tokenizer: the one the user names, else the model's own, else the builtin one with a note."""
 
 from __future__ import annotations
 

@@ -17,7 +17,9 @@ _TLS_ALERT = b"\x15\x03"
 def socket_error(error: OSError) -> WireError:
     """The error for a socket that could not be created."""
     hint = " Raise the limit (ulimit -n)." if error.errno == errno.EMFILE else ""
-    return WireError("NoSocket", f"The system gave no socket: {os.strerror(error.errno or 0)}.{hint}", "penstock")
+    return WireError(
+        "NoSocket", f"The system cannot open another socket: {os.strerror(error.errno or 0)}.{hint}", "penstock"
+    )
 
 
 def connect_error(code: int, host_port: str) -> WireError:
@@ -34,8 +36,8 @@ def connect_error(code: int, host_port: str) -> WireError:
 
 
 def proxy_error(proxy: str, host_port: str, reason: str) -> WireError:
-    """The error for a proxy that opens no tunnel."""
-    return WireError("ProxyError", f"The proxy {proxy} opened no tunnel to {host_port}: {reason}.", "network")
+    """The error for a proxy that does not open a tunnel."""
+    return WireError("ProxyError", f"The proxy {proxy} did not open a tunnel to {host_port}: {reason}.", "network")
 
 
 def tls_error(error: ssl.SSLError, host_port: str) -> WireError:

@@ -1,4 +1,4 @@
-"""A sketch of durations for live figures: workers fill one each, and a run merges them."""
+"""A sparse histogram of durations for live figures: each worker fills one, and the run merges them."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class WireStats(msgspec.Struct):
     """Requests sent again: the server closed the connection before it received them."""
 
     def clear(self) -> None:
-        """Start anew, for the next phase."""
+        """Reset all values for the next phase."""
         fresh = WireStats()
         for name in self.__struct_fields__:
             setattr(self, name, getattr(fresh, name))

@@ -30,7 +30,7 @@ _QUIET_BITS = 3
 def audio_clips(
     settings: AudioSettings, seed: int, count: int, progress: Callable[[int, int], None] | None = None
 ) -> list[Media]:
-    """Return `count` different clips, or fewer: as many as are worth their time and memory."""
+    """Return `count` different clips, or fewer if they would take too much time or memory."""
     if settings.format == "mp3":
         require_extra("media", "Synthetic audio in MP3", "soundfile")
     lengths, rates, depths = (stream(seed, f"sound {part}") for part in ("lengths", "rates", "depths"))

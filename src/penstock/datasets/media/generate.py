@@ -1,4 +1,4 @@
-"""Generate many media files in threads, and no more of them than are worth their time and memory."""
+"""Generates media files in threads, within limits of time and memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["MAX_FILES", "generate"]
 T = TypeVar("T")
 
 MAX_FILES = 1024
-"""A run that needs more different files starts again with the first."""
+"""Most different files. A run that needs more repeats them from the first."""
 _MIN_FILES = 16
 _MAX_BYTES = 256 << 20
 _MAX_SECONDS = 5.0

@@ -32,7 +32,7 @@ _SECONDS_PER_PIXEL = 1.5e-8
 def images(
     settings: ImageSettings, seed: int, count: int, progress: Callable[[int, int], None] | None = None
 ) -> list[Media]:
-    """Return `count` different images, or fewer: as many as are worth their time and memory."""
+    """Return `count` different images, or fewer if they would take too much time or memory."""
     require_extra("media", "A synthetic image", "PIL")
     widths, heights, formats = (stream(seed, f"image {part}") for part in ("widths", "heights", "formats"))
     specs = []

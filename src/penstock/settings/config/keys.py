@@ -244,7 +244,8 @@ DATASET: Final[Section] = {
     **FILE_DATASET,
     **SYNTHETIC_DATASET,
 }
-"""What a dataset is read by. Keys that do not fit its type contradict other settings, and are refused for that."""
+"""The keys of all types of datasets. A key that does not fit the type of a dataset is refused because its flag contradicts
+other settings."""
 
 PHASE_TYPES: Final = ("concurrency", "poisson", "gamma", "constant", "user_centric", "fixed_schedule")
 

@@ -61,7 +61,7 @@ class ConfigReader(Reader):
             self._error(node, f'must be "2.0", not {describe(node)}.')
 
     def read_ignored(self, node: Node, _row: Special) -> None:
-        """Accept a key that says nothing for Penstock."""
+        """Accept a key that has no meaning for Penstock, and ignore it."""
 
     def read_enabled(self, node: Node, row: Special) -> None:
         """Turn on what a flag without a value turns on, or remove what the other keys of the section have set."""

@@ -193,7 +193,7 @@ class Reader:
         return all(list(map(self._is_usable, node.children)))  # with the errors of every child
 
     def _is_usable(self, node: Node) -> bool:
-        """Return whether the text of a node means what it says."""
+        """Return whether the text of a node is a value, and neither redacted nor a template; add an error if it is not."""
         if node.text == REDACTED:
             self._error(node, "was redacted when it was written; put the value in again, as ${NAME}.")
         elif _TEMPLATE.search(node.text) and not node.path.startswith("benchmark.endpoint.extra."):

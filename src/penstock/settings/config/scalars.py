@@ -12,7 +12,7 @@ __all__ = ["describe", "flag_text", "has_unknown_unit", "hide_value"]
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(ms|s|sec|m|min|h|hr|hour)\Z", re.IGNORECASE)
 _UNIT_SECONDS = {"ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "hr": 3600, "hour": 3600}
 _PER_SECOND = {"SECONDS": 1, "MS": 1000}
-"""How many of its unit a flag counts in a second, by its metavariable."""
+"""The number of a flag's units in a second, by its metavariable."""
 _WHOLE = re.compile(r"([+-]?[0-9]+)\.0*\Z")
 
 

@@ -32,7 +32,7 @@ class Flag(NamedTuple):
     le: float | None = None
     hard_min: float = 0.0
     hard_max: float = 1_000_000_000
-    """Limits against slips: no clock or memory copes with values beyond them. The help does not mention them."""
+    """Limits that catch typing errors: values beyond them exceed any clock or memory. The help does not mention them."""
     allows_inf: bool = False
     choices: tuple[str, ...] = ()
     unsupported_choices: tuple[str, ...] = ()

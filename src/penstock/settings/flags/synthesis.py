@@ -23,7 +23,7 @@ SYNTHESIS = Group(
         Flag(
             "--synthesis-prefix-len-multiplier",
             "float",
-            "Factor for the length of the blocks at the begin of prompts that several prompts have.",
+            "Factor for the length of the leading blocks that several prompts share.",
             target="input.synthesis.prefix_length",
             metavar="FACTOR",
             default="1",
