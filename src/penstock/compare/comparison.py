@@ -27,7 +27,7 @@ _PERCENTILES = (50, 90, 95, 99)
 _MIN_REQUESTS = 10
 """With fewer requests, an interval means nothing."""
 _MIN_BEYOND = 2
-"""A percentile has an interval if at least so many requests are expected beyond it: 200 for the p99."""
+"""Requests that must be expected beyond a percentile for it to have an interval: the p99 needs 200 requests."""
 _SIGNIFICANCE = 0.05
 _POWER = 0.8
 _MAX_SLICES = 100

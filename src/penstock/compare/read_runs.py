@@ -18,7 +18,7 @@ from penstock.metrics.certificate import Certificate
 __all__ = ["PairedBy", "Pairs", "Requests", "RunStatus", "pair", "read_requests"]
 
 PairedBy = Literal["body", "plan"] | None
-"""`body`: the same bytes were sent; `plan`: the same position in the plan of an interleaved run; None: not paired."""
+"""`body`: the same bytes were sent; `plan`: the same position in the schedule of an interleaved run; None: not paired."""
 
 
 class _Metadata(msgspec.Struct):
@@ -51,7 +51,7 @@ class RunStatus(msgspec.Struct):
 
 
 class Requests:
-    """The profiling requests of a run, in the order of its plan. A metric that a request lacks is NaN."""
+    """The profiling requests of a run, in the order of its schedule. A metric that a request lacks is NaN."""
 
     def __init__(self, name: str, status: RunStatus) -> None:
         self.name = name
@@ -141,7 +141,7 @@ def _read_status(export: str) -> RunStatus:
 
 
 class Pairs:
-    """The requests of A and B: pairs in the order of A's plan, or all requests of both if they cannot be paired."""
+    """The requests of A and B: pairs in the order of A's schedule, or all requests of both if they cannot be paired."""
 
     def __init__(
         self,
@@ -182,17 +182,17 @@ def pair(a: Requests, b: Requests, *, blocks: int | None = None) -> Pairs:
     """Pair requests by the hash of their body: the first use of a body in A with its first use in B, and so on.
 
     With `blocks`, A and B are parts of one interleaved run that sent each conversation to that many servers; requests
-    are then paired by their position in its plan. Requests are not paired if most of the smaller run's have no partner.
+    are then paired by their position in its schedule. Requests are not paired if most of the smaller run's have no partner.
     """
     if blocks is not None:
-        return Pairs(a, b, _indexes_by_plan(a, b, blocks), "plan")
+        return Pairs(a, b, _indexes_by_position(a, b, blocks), "plan")
     indexes = _indexes_by_body(a, b)
     if 2 * len(indexes) < min(len(a), len(b)):
         return Pairs(a, b, [], None, _why_unpaired(a, b, len(indexes)))
     return Pairs(a, b, indexes, "body")
 
 
-def _indexes_by_plan(a: Requests, b: Requests, servers: int) -> list[tuple[int, int]]:
+def _indexes_by_position(a: Requests, b: Requests, servers: int) -> list[tuple[int, int]]:
     def position(key: int) -> tuple[int, int]:
         return int(key >> 20) // servers, int(key & 0xFFFFF)
 

@@ -47,7 +47,7 @@ def _wrap(text: str, width: int) -> list[str]:
 def _pairs(comparison: Comparison) -> str:
     if comparison.paired_by is None:
         return "The requests are not paired."
-    same = "body" if comparison.paired_by == "body" else "position in the plan of an interleaved run"
+    same = "body" if comparison.paired_by == "body" else "position in the schedule of an interleaved run"
     return f"{counted(comparison.pairs, 'pair')} of requests with the same {same}."
 
 

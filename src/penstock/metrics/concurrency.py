@@ -85,7 +85,7 @@ def _bincount(numbers: NDArray[np.int64], weights: NDArray[np.int64]) -> NDArray
 
 
 def _added(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Add arrays of different lengths, from their begins."""
+    """Add arrays of different lengths, aligned at their first elements."""
     if len(a) < len(b):
         a, b = b, a
     a = a.copy()

@@ -20,7 +20,7 @@ class RunFigures(NamedTuple):
     variation: int
     metrics: Mapping[str, Stats]
     verdict: str | None
-    """That of its certificate; None without one."""
+    """Verdict of its certificate; None without one."""
     requests: int
     """Requests that were completed."""
     failed: int

@@ -80,7 +80,7 @@ class Checkpoints:
         self.next_at = FIRST_CHECKPOINT
         """Number of values of the next checkpoint."""
         self.interval: FigureInterval | None = None
-        """That of the last checkpoint."""
+        """Interval at the last checkpoint."""
         self.level = LEVEL
         """Level of that interval."""
 

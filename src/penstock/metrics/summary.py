@@ -53,7 +53,7 @@ class Proof(msgspec.Struct, frozen=True):
     requests: int
     """Requests whose bodies were handed to a socket, including the warmup."""
     root: str
-    """SHA-256 over the SHA-256 digests of the bodies, in the order of the plan: phase, session, turn."""
+    """SHA-256 over the SHA-256 digests of the bodies, in the order of the schedule: phase, session, turn."""
 
 
 class PhaseSummary(msgspec.Struct, frozen=True):

@@ -24,7 +24,7 @@ __all__ = ["RecordsParquet"]
 
 _ROW_GROUP = 8_192
 _ROW_GROUP_VALUES = 1_000_000
-"""A group of rows has at most so many rows, and about so many values of lists."""
+"""Most rows in a group of rows, and about the most values of lists."""
 
 
 class RecordsParquet(Sink):

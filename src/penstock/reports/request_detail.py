@@ -50,7 +50,7 @@ def request_detail(record: Record, values: dict[str, float]) -> dict[str, Any]:
 
 
 def _parts(record: Record) -> list[tuple[str, float, float]]:
-    """Return the name, the begin and the end of each part, in order of time."""
+    """Return the name, the start and the end of each part, in order of time."""
     origin = record.intended
     first = record.start + record.stamps[0] if record.streamed and record.stamps else None
     connected = max(record.issued, record.start - record.connect_ns)
@@ -73,7 +73,7 @@ def _parts(record: Record) -> list[tuple[str, float, float]]:
 
 
 def _sample(stamps: list[int]) -> list[int]:
-    """Return at most so many stamps, the first and the last among them."""
+    """Return some of the stamps if there are too many, with the first and the last among them."""
     count = len(stamps)
     if count <= _MOST_STAMPS:
         return stamps

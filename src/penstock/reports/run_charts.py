@@ -43,7 +43,7 @@ class TimeAxis(NamedTuple):
     edges: Values
     """In ns from the epoch."""
     origin: float
-    """The begin of the profiling phases."""
+    """The start of the profiling phases."""
 
     @classmethod
     def of(cls, requests: Requests, origin: float) -> TimeAxis:
@@ -56,7 +56,7 @@ class TimeAxis(NamedTuple):
 
     @property
     def seconds(self) -> Values:
-        """The begin of each bin, in seconds from the begin of profiling."""
+        """The start of each bin, in seconds from the start of profiling."""
         seconds: Values = (self.edges[:-1] - self.origin) / 1e9
         return seconds
 

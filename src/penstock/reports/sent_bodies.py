@@ -1,4 +1,4 @@
-"""The bodies that a run sent, in the order of the plan, collected from the digests in its records.
+"""The bodies that a run sent, in the order of the schedule, collected from the digests in its records.
 
 Sessions that sent the same bodies form one sequence, identified by a hash over the digests of its bodies. Sessions are kept
 in a temporary SQLite database, so memory does not grow with their number. SQLite sorts in the system's temporary folder.
@@ -101,7 +101,7 @@ class SentBodies:
         self._flush()
 
     def sequences(self) -> Iterator[BodySequence]:
-        """Yield each distinct sequence of bodies once, by first use in the plan, so that a replay has the same root."""
+        """Yield each distinct sequence of bodies once, by first use in the schedule, so that a replay has the same root."""
         payloads = self._log.payloads
         uses = array("I", [0]) * payloads.conversations
         for digest, _, conversation, worker, bodies in self._database.execute(_FIRST_USES):

@@ -249,7 +249,7 @@ class StreamGuard:
     max_event_bytes = MAX_EVENT_BYTES
     """A longer event may be passed to the guard in parts."""
     heartbeat_s: float | None = None
-    """If the guard has released nothing for so long, `heartbeat` is due."""
+    """Time without released data after which `heartbeat` is due."""
 
     def __init__(self, chain: Chain, route: Route, limits: StreamLimits) -> None:
         self._chain = chain

@@ -36,7 +36,7 @@ MAX_BUFFERED_BYTES = 64 << 20
 """Limit of the memory for entries while writes fail: about 80,000 entries."""
 RETRY_S = 0.1
 REPORT_S = 60.0
-"""Lost entries are logged at most so often."""
+"""Shortest time between two messages about lost entries."""
 
 
 def prepare_folder(folder: str) -> None:

@@ -31,7 +31,7 @@ Address = tuple[str, int] | tuple[str, int, int, int]
 IDLE_S = 30.0
 """How long an unused connection is kept: less than the idle limits of common proxies and firewalls."""
 QUIET_NS = 1_000_000_000
-"""A connection that has received nothing for so long is checked for a reset."""
+"""Time without data after which a connection is checked for a reset."""
 DNS_CACHE_S = 30.0
 """How long resolved addresses are used without a new lookup."""
 _NO_ADDRESS = (OSError, UnicodeError)

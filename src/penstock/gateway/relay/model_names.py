@@ -18,7 +18,7 @@ _KEY = b'"model"'
 _ESCAPED = b"\\u006"
 """The common start of the escapes of all letters of the key. Without it the key can only be spelled literally."""
 _HEAD_BYTES = 1 << 16
-"""An event that is split into parts must have its name within so many bytes."""
+"""Leading bytes of an event that is split into parts, in which its name must be."""
 
 
 class _Reply(msgspec.Struct):

@@ -80,7 +80,7 @@ class FailurePolicy(NamedTuple):
         return failure.status in routing.fallback_on_statuses or (failure.status == _TOO_MANY and routing.retry_on_429)
 
     def allows_retry(self, model: Model, failure: UpstreamFailure, retries: int, others_left: bool) -> bool:
-        """Return whether to retry the same target, after so many retries."""
+        """Return whether to retry the same target, given how often it was retried."""
         if failure.error in _NEVER_RETRIED or not self.allows_fallback(failure):
             return False
         allowed = model.retries
@@ -92,7 +92,7 @@ class FailurePolicy(NamedTuple):
 
 
 def backoff_s(retries: int, failure: UpstreamFailure) -> float:
-    """Return the wait before the next retry of the same target, after so many retries."""
+    """Return the wait before the next retry of the same target, given how often it was retried."""
     hint = failure.retry_after_s
     if hint is not None and 0 < hint <= MAX_RETRY_AFTER_S:
         return hint

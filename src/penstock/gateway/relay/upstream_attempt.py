@@ -517,7 +517,7 @@ class UpstreamAttempt:
         if self._terminal_at or self.mode == "drain":
             self.abort(CALLER_GONE)
         elif stream is not None and stream.full:
-            self._owner.caller_gone = True  # the caller has not read for so long
+            self._owner.caller_gone = True  # the caller has read nothing during the timeout
             self.abort(CALLER_GONE)
         else:
             self.abort(_TIMED_OUT)

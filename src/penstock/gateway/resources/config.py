@@ -32,7 +32,7 @@ class ListenConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """How long new connections are accepted after SIGTERM while /readyz returns 503. The drain begins afterwards. SIGINT
     skips it."""
     worker_timeout_s: float = 10.0
-    """A worker whose event loop does not run for so long is killed and replaced."""
+    """A worker whose event loop does not run for this time is killed and replaced."""
     trusted_proxies: tuple[str, ...] = ()
     """Networks whose X-Forwarded-For header is trusted."""
 
@@ -78,7 +78,7 @@ class GuardrailMode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_lengths: dict[str, int] = {}
     """Guardrail name -> maximum match length of its regexes. Window mode needs it."""
     heartbeat_s: float = 15.0
-    """In window mode, a comment is sent after so many seconds without an event. 0 sends none."""
+    """In window mode, a comment is sent after this many seconds without an event. 0 sends none."""
     max_inspection_ms: int = 1000
     """Time for all searches in one request, reply or stream, in addition to what ordinary patterns need."""
 

@@ -230,7 +230,7 @@ class Gateway:
             log_operator_message("some workers did not end in time and were killed", "error")
 
     def _wait(self, seconds: float, done: Callable[[], bool], max_signals: int = 2) -> bool:
-        """Wait until `done`. Return False when the time is over, or after so many stop signals."""
+        """Wait until `done`. Return False when the time is over, or after the given number of stop signals."""
         deadline = time.monotonic() + seconds
         while not done():
             if time.monotonic() >= deadline or self._stop_signals >= max_signals:

@@ -51,7 +51,7 @@ def main() -> int:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
-    # An inspection in a thread holds the interpreter for so long before the event loop gets it; the default is 5 ms.
+    # The longest time for which an inspection in a thread holds the interpreter before the event loop gets it (default 5 ms).
     sys.setswitchinterval(0.001)
     try:
         uvloop.run(_serve(app, listener))

@@ -24,10 +24,10 @@ START_S = 20.0
 KILL_S = 3.0
 """How long a worker may take to write its last entries after the drain time."""
 HEALTHY_S = 60.0
-"""A worker that lived so long has started well: its next end does not delay its replacement."""
+"""Age from which a worker has started well: if it ends later, it is replaced without a delay."""
 FIRST_DELAY_S, LAST_DELAY_S = 0.5, 30.0
 STALE_S = 2.0
-"""A worker without a heartbeat for so long does not count as alive."""
+"""Time without a heartbeat after which a worker does not count as alive."""
 MAX_STEP_S = 0.5
 """If the main process itself was stopped, the time does not count as silence of the workers."""
 
