@@ -64,6 +64,14 @@ def test_count_is_that_of_the_text_for_every_tokenizer(tokenizer: Tokenizer) -> 
         assert turn.input_tokens == tokenizer.count(turn.texts[0])
 
 
+def test_beginning_of_a_block_has_any_length_of_the_trace(builtin_tokenizer: Tokenizer) -> None:
+    shapes = [PromptShape(64, (n,)) for n in range(70)]  # after which texts are no longer counted
+    *_, block = texts = write_texts(builtin_tokenizer, shapes + [PromptShape(n, (69,)) for n in range(1, 65)])
+    begins = texts[70:]
+    assert all(block.startswith(begin) for begin in begins)
+    assert builtin_tokenizer.count_many(begins) == list(range(1, 65))
+
+
 def test_blocks_of_different_ids_differ_in_their_first_words(builtin_tokenizer: Tokenizer) -> None:
     texts = sorted(write_texts(builtin_tokenizer, [PromptShape(16, (n,)) for n in range(500)], 16))
     assert all(one.split()[:4] != other.split()[:4] for one, other in pairwise(texts))

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from penstock.errors import UserError
-from penstock.runs.server_calls import ServerCalls, server_calls
+from penstock.runs.server_calls import ServerCalls
 from penstock.secrets import Secret
 from penstock.settings.schema import EndpointSettings, ServerCallSettings
 from penstock.workers.job import targets
@@ -32,9 +32,7 @@ def calls(urls: tuple[str, ...], **settings: Any) -> tuple[ServerCalls, list[str
     endpoint = EndpointSettings(urls=urls, api_key=Secret("key"))
     made = msgspec.structs.replace(make_settings(), endpoint=endpoint, server_calls=ServerCallSettings(**settings))
     prepared = SimpleNamespace(targets=targets(endpoint, "/v1/chat/completions"), companion_notes=[])
-    companion = server_calls(made, prepared)  # type: ignore[arg-type]
-    assert companion is not None
-    return companion, prepared.companion_notes
+    return ServerCalls(made, prepared), prepared.companion_notes  # type: ignore[arg-type]
 
 
 def test_caches_are_cleared_before_each_run_and_profilers_run_during_profiling(

@@ -1,9 +1,9 @@
 """Traces with so many rows that requests are sent while prompts are still written.
 
-The rows of the first 1 MB are checked before the run. The trace counts as sorted if it has no sessions, and these rows and 500
-others in the rest of the file are in the order of their times. The rows of a sorted trace are read while the run sends. Of any
-other trace all rows are read first: the offset, the time and the conversation of each are kept (33 bytes), and a row is read
-again when its prompt is written.
+The first 5,000 rows, or those of the first 1 MB, are checked before the run. The trace counts as sorted if it has no sessions,
+and these rows and 500 others in the rest of the file are in the order of their times. The rows of a sorted trace are read while
+the run sends. Of any other trace all rows are read first: the offset, the time and the conversation of each are kept (33
+bytes), and a row is read again when its prompt is written.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ __all__ = ["CHECKED", "LARGE", "LargeTrace", "LateRows", "RowAt", "Rows", "Trace
 LARGE = 4 << 20
 """Bytes. All rows of smaller files are kept in memory: about 40,000."""
 CHECKED = 1 << 20
-"""Bytes whose rows are checked before the first request of a sorted trace: about 10,000 rows, in 0.1 s."""
+"""Bytes whose rows are checked before the first request of a sorted trace."""
+_CHECKED_ROWS = 5000
+"""Rows that are checked if they are shorter, in 0.1 s."""
 _SAMPLES = 500
 _ROWS_BETWEEN_PROGRESS = 10_000
 
@@ -105,7 +107,7 @@ class LargeTrace:
             index.add(offset, row)
             if scheduled and not index.sorted:
                 may_stream = False
-            elif may_stream and offset > CHECKED and not errors.count:
+            elif may_stream and (offset > CHECKED or number > _CHECKED_ROWS) and not errors.count:
                 if not scheduled or looks_sorted(self._path, self.size, self._time_at):
                     return
                 may_stream = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from functools import reduce
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -17,12 +17,14 @@ from penstock.datasets.public import fetch
 from penstock.datasets.random_streams import fresh_seed, length, stream
 from penstock.datasets.recording import CONTEXT_MODE_COMPLETE, Recording
 from penstock.datasets.registry import lookup
-from penstock.datasets.synthetic import Progress, Synthetic
 from penstock.datasets.trace_prompts import TracePrompts
 from penstock.datasets.trace_synthesis import synthesize
 from penstock.errors import UserError
 from penstock.settings.schema import InputSettings, SynthesisSettings
 from penstock.tokens.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from penstock.datasets.synthetic import Progress
 
 __all__ = ["Dataset", "load", "task"]
 
@@ -77,6 +79,8 @@ def load(
                 f"The dataset format '{settings.format}' needs a file: add --input-file, or leave out "
                 "--custom-dataset-type for synthetic prompts."
             )
+        from penstock.datasets.synthetic import Synthetic
+
         count = default_count if settings.entries is None else settings.entries
         synthetic = Synthetic(settings, count, tokenizer() if settings.texts else None, progress)
         return Dataset("synthetic", synthetic, synthetic.turns, synthetic=True)

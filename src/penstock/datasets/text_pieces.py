@@ -36,6 +36,8 @@ class TextPieces:
         self._texts = [text for text, _ in pieces[:sentences]]
         self._counts = [count for _, count in pieces[:sentences]]
         self._longest = max(self._counts, default=0)
+        self.count_of = dict(pieces)
+        """The token count of each piece."""
         self._by_count: dict[int, list[str]] = {}
         for text, count in pieces:
             if count > 0:
@@ -55,8 +57,12 @@ class TextPieces:
 
     def continuation(self, count: int, rng: Random) -> str:
         """Return text that should add `count` tokens, or the largest smaller number for which there are pieces."""
+        return "".join(self.parts(count, rng))
+
+    def parts(self, count: int, rng: Random) -> list[str]:
+        """Return the pieces of such a text."""
         if not self._texts:
-            return ""
+            return []
         parts: list[str] = []
         draw, texts, counts, size = rng.random, self._texts, self._counts, len(self._texts)
         while count > self._longest:
@@ -68,7 +74,7 @@ class TextPieces:
             count -= 1
             sizes = self._sums[count]
         parts.extend([pick(rng, self._by_count[size]) for size in sizes])
-        return "".join(parts)
+        return parts
 
     def short_text(self, count: int, rng: Random) -> str:
         """Return a text that should have `count` tokens, where `count` is too small for an opening sentence."""

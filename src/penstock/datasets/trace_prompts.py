@@ -5,12 +5,12 @@ shares. A block begins with four random words, so that blocks with different ids
 plain English and have no special tokens.
 
 Blocks are assembled from pieces with known token counts (see `text_pieces`). The first texts are counted. If each has the
-sum of the counts of its pieces, later texts are not counted.
+sum of the counts of its pieces, later texts are not counted, and the beginning of a block is cut within one piece.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from functools import lru_cache
 from random import Random
 
@@ -28,7 +28,7 @@ __all__ = ["TracePrompts"]
 _CHECKED_TEXTS = 64
 _RANDOM_WORDS = 4
 _KEPT_BLOCKS = 8192
-"""20 MB of blocks of 512 tokens."""
+"""20 MB of beginnings of blocks of 512 tokens."""
 _PRECEDING_TEXT = "It was late."
 
 
@@ -47,6 +47,7 @@ class TracePrompts:
         self._prompts = 0
         self._block = lru_cache(_KEPT_BLOCKS)(self._write_block)
         self._begin_of_block = lru_cache(_KEPT_BLOCKS)(self._cut_block)
+        self._begin_of_piece = lru_cache(_KEPT_BLOCKS)(self._cut_piece)
 
     def write(self, turn: Turn) -> Turn:
         """Return the turn with the text that its `prompt` describes."""
@@ -63,42 +64,70 @@ class TracePrompts:
     def _prompt(self, length: int, hash_ids: tuple[int, ...]) -> str:
         size = self._block_size
         full = min(len(hash_ids), length // size)
-        parts = [self._block(hash_id) for hash_id in hash_ids[:full]]
+        parts = [piece for hash_id in hash_ids[:full] for piece in self._block(hash_id)]
         rest = length - full * size
         if rest and full < len(hash_ids):
             parts.append(self._begin_of_block(hash_ids[full], rest))
         elif rest:
             self._prompts += 1
-            parts.append(self._text(("end", self._prompts), rest))
+            parts += self._text(("end", self._prompts), rest)
         return "".join(parts)
 
-    def _write_block(self, hash_id: int) -> str:
+    def _write_block(self, hash_id: int) -> list[str]:
         return self._text(("block", hash_id), self._block_size)
 
-    def _text(self, purpose: tuple[Hashable, ...], count: int) -> str:
-        """Return text that adds `count` tokens to a text before it."""
+    def _text(self, purpose: tuple[Hashable, ...], count: int) -> list[str]:
+        """Return the pieces of a text that adds `count` tokens to a text before it, or the text if it is not made of pieces."""
         rng = stream(self._seed, f"{purpose[0]} {purpose[1]}")
-        text = self._compose(rng, count)
+        pieces = self._compose(rng, count)
         if self._unchecked or not self._counts_add_up:
             self._unchecked = max(0, self._unchecked - 1)
+            text = "".join(pieces)
             if self._count_after_text(text) != count:
                 self._counts_add_up = False
-                text = self._fitted(text, count)
-        return text
+                return [self._fitted(text, count)]
+        return pieces
 
-    def _compose(self, rng: Random, count: int) -> str:
+    def _compose(self, rng: Random, count: int) -> list[str]:
         words = min(_RANDOM_WORDS, count)
-        return "".join([self._pieces.continuation(1, rng) for _ in range(words)]) + self._pieces.continuation(
-            count - words, rng
-        )
+        first = [piece for _ in range(words) for piece in self._pieces.parts(1, rng)]
+        return first + self._pieces.parts(count - words, rng)
 
     def _cut_block(self, hash_id: int, count: int) -> str:
         """Return the first `count` tokens of a block."""
-        text = self._block(hash_id)
-        begin = self._tokenizer.decode(self._tokenizer.encode(text)[:count])
+        pieces = self._block(hash_id)
+        if self._counts_add_up:
+            begin = self._cut_pieces(pieces, count)
+            if begin is not None and not (self._unchecked and self._count_after_text(begin) != count):
+                return begin
+        text = "".join(pieces)
+        begin = self._cut_text(text, count)
+        return begin if self._count_after_text(begin) == count else self._fitted(begin, count)
+
+    def _cut_pieces(self, pieces: Sequence[str], count: int) -> str | None:
+        """Return the first `count` tokens of pieces; None if none of the cuts of a piece has its share of them."""
+        taken = []
+        for piece in pieces:
+            size = self._pieces.count_of[piece]
+            if size <= count:
+                taken.append(piece)
+                count -= size
+            else:
+                begin = self._begin_of_piece(piece, count) if count else ""
+                return None if begin is None else "".join([*taken, begin])
+        return "".join(taken)
+
+    def _cut_piece(self, piece: str, count: int) -> str | None:
+        begin = self._cut_text(piece, count)
+        return begin if self._count_after_text(begin) == count else None
+
+    def _cut_text(self, text: str, count: int) -> str:
+        """Return the first `count` tokens of a text after another text, or the most characters that have fewer."""
+        tokens = self._tokenizer.encode(_PRECEDING_TEXT + text)
+        begin = self._tokenizer.decode(tokens[: self._base + count]).removeprefix(_PRECEDING_TEXT)
         if not text.startswith(begin) or self._count_after_text(begin) != count:
             begin = text[: self._find_cut(text, count)]
-        return begin if self._count_after_text(begin) == count else self._fitted(begin, count)
+        return begin
 
     def _find_cut(self, text: str, count: int) -> int:
         """Return the largest index before which the text has at most `count` tokens."""

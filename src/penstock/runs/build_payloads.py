@@ -29,7 +29,7 @@ __all__ = ["StoredPayloads", "build_payloads"]
 
 Progress = Callable[[int, int], None]
 
-_FIRST_BODY_BYTES = 2 << 20
+_FIRST_BODY_BYTES = 1 << 20
 """Bytes of bodies that are built before the first request of a large trace: 0.1 s."""
 _FLUSH_EVERY = 500
 """Conversations between flushes: few enough that their index never fills its buffer and is written before the bodies."""

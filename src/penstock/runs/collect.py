@@ -88,17 +88,15 @@ class Collector(Companion):
             self._control.add_sample(observation.source, observation.at, observation.values)
 
 
-def server_metrics(settings: Settings, prepared: Prepared) -> Collector | None:
-    """Return the companion for --server-metrics; None without the flag."""
+def server_metrics(settings: Settings, prepared: Prepared) -> Collector:
+    """Return the companion for --server-metrics."""
     telemetry = settings.telemetry
-    if telemetry.server_metrics is None:
-        return None
     urls = {}
     for target in prepared.targets:
         parts = urlsplit(target.url)
         url = f"{parts.scheme}://{parts.netloc}/metrics"
         urls[url] = MetricsUrl(url, target.origin, "/metrics")
-    for url in telemetry.server_metrics:
+    for url in telemetry.server_metrics or ():
         urls.setdefault(url, resolve_metrics_url(settings, url, "--server-metrics"))
     return Collector(Scraper(SOURCE, list(urls.values())), telemetry.interval_s)
 
@@ -117,12 +115,10 @@ class CombinedSource:
             source.close()
 
 
-def gpu_telemetry(settings: Settings, prepared: Prepared) -> Collector | None:
-    """Return the companion for --gpu-telemetry; None without the flag."""
+def gpu_telemetry(settings: Settings, prepared: Prepared) -> Collector:
+    """Return the companion for --gpu-telemetry."""
     del prepared
-    names = settings.telemetry.gpu
-    if names is None:
-        return None
+    names = settings.telemetry.gpu or ()
     sources: list[Source] = []
     urls = [name for name in names if name != "pynvml"]
     if urls:
@@ -132,10 +128,8 @@ def gpu_telemetry(settings: Settings, prepared: Prepared) -> Collector | None:
     return Collector(CombinedSource(sources), settings.telemetry.interval_s)
 
 
-def network_latency(settings: Settings, prepared: Prepared) -> Collector | None:
-    """Return the companion for --network-latency-automatic; None without the flag."""
-    if not settings.telemetry.probe_network:
-        return None
+def network_latency(settings: Settings, prepared: Prepared) -> Collector:
+    """Return the companion for --network-latency-automatic."""
     probed = {target.origin.address: ProbedUrl(target.url, target.origin) for target in prepared.targets}
     return Collector(NetworkProbes(probed.values()), settings.telemetry.ping_interval_s)
 

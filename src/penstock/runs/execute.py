@@ -14,7 +14,7 @@ import msgspec
 from penstock.datasets import load as datasets
 from penstock.endpoints.registry import endpoint as endpoint_named
 from penstock.errors import RunError, UserError
-from penstock.records.log import STOP_RULE, UNTIL, LoggedData, LoggedResume
+from penstock.records.log import STOP_RULE, UNTIL, LoggedData, LoggedPoint, LoggedResume
 from penstock.runs import registry
 from penstock.runs.build_payloads import build_payloads
 from penstock.runs.companion import Companion
@@ -367,8 +367,6 @@ def _outdated_artifacts(settings: Settings, folder: RunFolder, *, experiment: bo
     """
     from penstock.records.log import RunLog
     from penstock.reports.artifacts import Artifacts
-    from penstock.runs.experiment_report import aggregate_files
-    from penstock.runs.point_folder import artifacts_of_points
 
     source = os.path.realpath(settings.input.file) if settings.input.file else ""
     output = settings.output.folder
@@ -382,9 +380,19 @@ def _outdated_artifacts(settings: Settings, folder: RunFolder, *, experiment: bo
     if folder.previous_log is not None:
         with contextlib.suppress(UserError):  # the log of another version, whose artifacts are not known
             paths += Artifacts.of(output, RunLog.read_header(folder.previous_log)).every
-            points = RunLog.read_points(folder.previous_log)
-            paths += (*artifacts_of_points(output, points), *aggregate_files(output, points))
+            paths += _artifacts_of_points(output, RunLog.read_points(folder.previous_log))
     return [path for path in dict.fromkeys(paths) if os.path.realpath(path) != source]
+
+
+def _artifacts_of_points(folder: str, points: Sequence[LoggedPoint]) -> tuple[str, ...]:
+    """Return the paths of all files that the experiment in `folder` may have written."""
+    if not points:
+        return ()
+    # These import the whole report, which takes 0.3 s.
+    from penstock.runs.experiment_report import aggregate_files
+    from penstock.runs.point_folder import artifacts_of_points
+
+    return (*artifacts_of_points(folder, points), *aggregate_files(folder, points))
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -35,11 +35,7 @@ from penstock.records.prompt_reuse import PromptReuse
 from penstock.runs.companion import Companion, CompanionControl
 from penstock.workers.messages import ChangedFile, Event
 
-if TYPE_CHECKING:
-    from penstock.runs.prepare import Prepared
-    from penstock.settings.schema import Settings
-
-__all__ = ["FIRST_BYTES", "Indexer", "InputFiles", "input_files"]
+__all__ = ["FIRST_BYTES", "Indexer", "InputFiles"]
 
 FIRST_BYTES = int(os.environ.get("PENSTOCK_FIRST_BYTES", str(64 << 20)))
 """Bytes that are indexed before the first request. The environment variable is for tests, which have no large files."""
@@ -299,11 +295,6 @@ class InputFiles(Companion):
             if not same:
                 self._changed = file
                 return
-
-
-def input_files(_: Settings, prepared: Prepared) -> InputFiles | None:
-    """Return the companion of a run whose bodies are read from input files."""
-    return prepared.input_files
 
 
 def _describe_change(file: SourceFile) -> str:

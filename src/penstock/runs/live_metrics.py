@@ -157,11 +157,8 @@ def _resident_bytes() -> int:
         return 0
 
 
-def live_metrics(settings: Settings, prepared: Prepared) -> LiveMetrics | None:
-    port = settings.telemetry.metrics_port
-    if port is None:
-        return None
+def live_metrics(settings: Settings, prepared: Prepared) -> LiveMetrics:
     labels = {"model": ",".join(settings.models), "endpoint": settings.endpoint.type}
     known = [count for count in prepared.expected if count is not None]
     expected = sum(known) if len(known) == len(prepared.expected) and not settings.experiment.parameters else None
-    return LiveMetrics(port, labels, expected)
+    return LiveMetrics(settings.telemetry.metrics_port or 0, labels, expected)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import msgspec
 
@@ -62,7 +63,7 @@ def find_log(folder: str) -> tuple[str, int | None] | None:
     return log, point.index
 
 
-def artifacts_of_points(folder: str, points: list[LoggedPoint]) -> list[str]:
+def artifacts_of_points(folder: str, points: Sequence[LoggedPoint]) -> list[str]:
     """Return the paths of all files that the points of the experiment in `folder` may have written."""
     paths = []
     for point in points:

@@ -17,7 +17,7 @@ from penstock.wire.connection import Origin
 from penstock.wire.one_shot import RequestFailed, send_blocking
 from penstock.workers.job import fixed_headers
 
-__all__ = ["ServerCalls", "server_calls"]
+__all__ = ["ServerCalls"]
 
 
 class _Server(NamedTuple):
@@ -27,6 +27,8 @@ class _Server(NamedTuple):
 
 
 class ServerCalls(Companion):
+    """The calls of --reset-kv-cache and --server-profiler."""
+
     def __init__(self, settings: Settings, prepared: Prepared) -> None:
         self._calls = settings.server_calls
         declaration = endpoint_named(settings.endpoint.type, settings.endpoint).declaration
@@ -94,9 +96,3 @@ def _in_thread(call: Callable[[], str | None]) -> str | None:
     thread.start()
     thread.join()
     return results[0]
-
-
-def server_calls(settings: Settings, prepared: Prepared) -> ServerCalls | None:
-    """Return the companion for --reset-kv-cache and --server-profiler; None without them."""
-    calls = settings.server_calls
-    return ServerCalls(settings, prepared) if calls.reset_cache or calls.profiler else None
