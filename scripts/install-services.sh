@@ -1,6 +1,6 @@
 #!/bin/sh
-# Install the programs that tests need besides Python: Redis, PostgreSQL, Prometheus, Chromium, zsh, fish and tmux. This needs
-# root and apt-get. Without them the tests that need a missing program are skipped.
+# Install the programs that tests need besides Python: Redis, PostgreSQL, Prometheus, Chromium, zsh, fish, tmux and iproute2. This
+# needs root and apt-get. Without them the tests that need a missing program are skipped.
 set -eu
 
 missing=""
@@ -11,6 +11,7 @@ fi
 for program in prometheus chromium zsh fish tmux; do
     command -v "$program" >/dev/null 2>&1 || missing="$missing $program"
 done
+command -v ip >/dev/null 2>&1 || missing="$missing iproute2"
 [ -n "$missing" ] || exit 0
 
 if command -v apt-get >/dev/null 2>&1 && [ "$(id -u)" = 0 ]; then

@@ -8,6 +8,7 @@ import pytest
 
 from penstock.metrics.bounds import FigureBounds
 from penstock.metrics.certificate import BoundsByMetric, Certificate, RequestCounts, certify
+from penstock.records.nodes import LoggedNode
 from penstock.records.worker_report import MachineFacts, WorkerReport
 from penstock.wire.stats import WireStats
 
@@ -113,3 +114,22 @@ def test_missing_worker_report_makes_the_run_invalid() -> None:
 def test_extra_checks_decide_the_verdict_too(level: int, verdict: str) -> None:
     result = certify([report()], CLEAN, {}, workers=1, open_loop=False, extra_checks=[(level, "It differs.")])
     assert (result.verdict, result.reasons) == (verdict, ["It differs."])
+
+
+def test_each_node_and_worker_of_a_cluster_has_a_certificate() -> None:
+    busy = report(2, requests=30)
+    busy.machine.cpu_s = 9.9
+    nodes = [LoggedNode("a", (0, 2), 0, 1000, 0), LoggedNode("b", (1, 3), 5_000_000_000, 2_000_000, -1_000_000)]
+    reports = [report(0, requests=40), report(1, requests=50), busy]
+    found = certificate(CLEAN._replace(wide_stamps=500), *reports, workers=4, nodes=nodes)
+    first, second = found.nodes
+    assert [(each.worker, each.verdict, each.figures["requests"]) for each in first.by_worker] == [
+        (0, "VALID", 40),
+        (2, "DEGRADED", 30),
+    ]
+    # The stamps of all requests say nothing about one node.
+    assert (first.verdict, first.reasons) == ("DEGRADED", first.by_worker[1].reasons)
+    assert "The client used 99% of its CPU core" in first.reasons[0]
+    assert [each.worker for each in second.by_worker] == [1]
+    assert (second.verdict, second.reasons) == ("INVALID", ["1 of 2 workers did not report."])
+    assert (second.clock_offset_ms, second.clock_error_ms) == (5000.0, 3.0)

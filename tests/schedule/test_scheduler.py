@@ -303,6 +303,15 @@ def test_rate_counts_every_turn(turns):
 # -- limits that change -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("ramped", ["slots", "prefill_slots"])
+@pytest.mark.parametrize("workers", [2, 3, 7])
+def test_worker_without_a_slot_waits_until_the_ramp_gives_it_one(workers: int, ramped: str) -> None:
+    limits = {"slots": Fixed(4), ramped: LinearRamp(1, 4, 0.5)}
+    sent = simulate(make_phase(**limits, requests=20), workers, lambda number: 30)
+    assert [number for number, _, _ in sent] == list(range(20))
+
+
+
 def test_ramp_adds_slots_at_their_times():
     made = scheduler(1000, slots=LinearRamp(1, 5, 4e-6))
     assert len(sends(made, 1000)) == 1

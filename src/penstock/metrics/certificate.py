@@ -61,6 +61,15 @@ class Certificate(msgspec.Struct, frozen=True):
     """One for each node of a cluster."""
 
 
+class WorkerCertificate(msgspec.Struct, frozen=True):
+    """The checks of the client for one worker of a node."""
+
+    worker: int
+    verdict: str
+    reasons: list[str]
+    figures: dict[str, float | int | str | bool | None]
+
+
 class NodeCertificate(msgspec.Struct, frozen=True):
     """The checks of the client for the workers of one node, and the error of its clock."""
 
@@ -72,6 +81,8 @@ class NodeCertificate(msgspec.Struct, frozen=True):
     """Monotonic clock of the node minus that of the run, with which its times were converted."""
     clock_error_ms: float
     """Largest error of the offset, including its drift during the run."""
+    by_worker: list[WorkerCertificate] = []
+    """One for each worker that reported."""
 
 
 class RequestCounts(NamedTuple):
@@ -91,6 +102,18 @@ class RequestCounts(NamedTuple):
     coalesced_stamps: int = 0
     wide_stamps: int = 0
     """Stamps whose content may have arrived more than 2 ms earlier."""
+
+
+_NO_COUNTS = RequestCounts()
+_WORKER_FIGURES = (
+    "send_lateness_p50_ms",
+    "send_lateness_p99_ms",
+    "send_lateness_max_ms",
+    "read_delay_p99_ms",
+    "loop_stall_max_ms",
+    "cpu_share",
+    "run_queue_share",
+)
 
 
 class _Check(NamedTuple):
@@ -115,14 +138,13 @@ def certify(
     lost: Sequence[str] = (),
     resumed: Sequence[str] = (),
     nodes: Sequence[LoggedNode] = (),
-    first_worker: int = 0,
     extra_checks: Sequence[tuple[int, str]] = (),
 ) -> Certificate:
     """Check the bounds of the figures, the counts of the requests and the reports of the workers on the profiling phase. A
     missing report makes a run INVALID.
 
     `lost` has a sentence for each worker that is known to have been lost, `resumed` one for each place where the run was
-    resumed, which make it DEGRADED. `nodes` are those of a cluster, whose workers have numbers from `first_worker`.
+    resumed, which make it DEGRADED. `nodes` are those of a cluster.
     `extra_checks` are failed checks of the caller: a
     level (1: DEGRADED, 2: INVALID) and the reason.
     """
@@ -150,28 +172,39 @@ def certify(
         client.figures(),
         client.summary(),
         {tag: {name: (f.low, f.high) for name, f in figures.items()} for tag, figures in bounds.items()},
-        [_certify_node(node, reports, requests, open_loop, first_worker) for node in nodes],
+        [_certify_node(node, reports, open_loop) for node in nodes],
     )
 
 
-def _certify_node(
-    node: LoggedNode, reports: Sequence[WorkerReport], requests: RequestCounts, open_loop: bool, first_worker: int
-) -> NodeCertificate:
-    own = [report for report in reports if report.worker - first_worker in node.workers]
+def _certify_node(node: LoggedNode, reports: Sequence[WorkerReport], open_loop: bool) -> NodeCertificate:
+    by_worker = {worker: [r for r in reports if r.worker == worker] for worker in node.workers}
+    own = [report for found in by_worker.values() for report in found]
     checks = [_clock_check(node)]
-    if missing := len(node.workers) - len(own):
+    if missing := sum(not found for found in by_worker.values()):
         checks.append(_Check(1, 0, 0, f"{missing} of {counted(len(node.workers), 'worker')} did not report."))
     if own:
-        checks += _client_checks(_Client(own, requests), open_loop)
-    worst = max(check.level for check in checks)
+        checks += _client_checks(_Client(own), open_loop)
     return NodeCertificate(
         node.name,
         list(node.workers),
-        VERDICTS[worst],
-        [check.sentence for check in checks if check.level],
+        *_verdict(checks),
         round(node.offset / 1e6, 6),
         round(_clock_error(node) / 1e6, 6),
+        [_certify_worker(worker, found, open_loop) for worker, found in by_worker.items() if found],
     )
+
+
+def _certify_worker(worker: int, reports: Sequence[WorkerReport], open_loop: bool) -> WorkerCertificate:
+    client = _Client(reports)
+    verdict, reasons = _verdict(list(_client_checks(client, open_loop)))
+    figures = client.figures()
+    own = {name: figures[name] for name in _WORKER_FIGURES}
+    return WorkerCertificate(worker, verdict, reasons, {"requests": sum(r.requests for r in reports), **own})
+
+
+def _verdict(checks: Sequence[_Check]) -> tuple[str, list[str]]:
+    worst = max((check.level for check in checks), default=0)
+    return VERDICTS[worst], [check.sentence for check in checks if check.level]
 
 
 def _clock_error(node: LoggedNode) -> int:
@@ -188,9 +221,9 @@ def _clock_check(node: LoggedNode) -> _Check:
 
 
 class _Client:
-    """The reports of all workers, merged, with the counts of their requests."""
+    """The reports of workers, merged, with the counts of the requests if they are those of all workers."""
 
-    def __init__(self, reports: Sequence[WorkerReport], requests: RequestCounts) -> None:
+    def __init__(self, reports: Sequence[WorkerReport], requests: RequestCounts = _NO_COUNTS) -> None:
         self.requests = requests
         self.reads = sum(r.wire_stats.reads for r in reports)
         self.stamped_reads = sum(r.wire_stats.stamped for r in reports)

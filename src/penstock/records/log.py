@@ -356,8 +356,10 @@ class RunLog:
         return self.resumes[-1] if self.resumes else LoggedResume(0, 0, 0, 0, self.header.workers)
 
     def nodes(self) -> list[LoggedNode]:
-        """Return the nodes of the cluster, as they were at the end of the run; none if it ran on one machine."""
-        found = {node.name: node for node in _runner_frames(self.folder, NODE, LoggedNode)}
+        """Return the nodes of the cluster, as they were at the end of the run; none if it ran on one machine. Those before the
+        run was last resumed are left out, as in `lost_workers`."""
+        nodes = _runner_frames(self.folder, NODE, LoggedNode)
+        found = {node.name: node for node in nodes if node.workers[0] >= self.last_part.first_worker}
         return list(found.values())
 
     def lost_workers(self) -> list[LostWorker]:

@@ -88,7 +88,6 @@ def summarise(
             concurrency=profiled[0].concurrency if len(profiled) == 1 else None,
             lost=lost,
             nodes=log.nodes(),
-            first_worker=log.last_part.first_worker,
             resumed=[_resume_sentence(resume) for resume in log.resumes],
         ),
         was_cancelled=interrupted,

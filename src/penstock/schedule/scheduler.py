@@ -400,10 +400,8 @@ class Scheduler:
         limits = self._slots.changes_at
         if self._prefill is not None:
             limits = min(limits, self._prefill.changes_at)
-        if not self._slots.used and (self._exhausted() or arrival >= self._ends_at) and not self._turns:
+        if not self._slots.used and (self._exhausted() or min(arrival, limits) >= self._ends_at):
             return OVER  # nothing is active, so no event will come
-        if not self._slots.used and arrival == limits == _NEVER:
-            return OVER
         until = min(arrival, limits, self._ends_at)
         if self._turns and self._turns[0][0] > now and not (self._timing.takes_arrivals and arrival != _NEVER):
             until = min(until, self._turns[0][0])

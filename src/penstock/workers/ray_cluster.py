@@ -240,8 +240,9 @@ class _Node:
         self.alive = True
         self.ended: set[int] = set()
 
-    def logged(self) -> LoggedNode:
-        return LoggedNode(self.node.name, self.numbers, self.offset, self.error, self.drift)
+    def logged(self, first_worker: int) -> LoggedNode:
+        workers = tuple(first_worker + number for number in self.numbers)
+        return LoggedNode(self.node.name, workers, self.offset, self.error, self.drift)
 
 
 class RayWorkers:
@@ -261,7 +262,7 @@ class RayWorkers:
 
     @property
     def nodes(self) -> list[LoggedNode]:
-        return [node.logged() for node in self._nodes]
+        return [node.logged(self._job.first_worker) for node in self._nodes]
 
     # -- start --------------------------------------------------------------------------------------------------------
 
