@@ -150,6 +150,19 @@ function drawMarks(chart) {
       const y = u.bbox.top + (2 + 13 * (shown++ % 4)) * ratio;
       context.fillText(mark.label, right ? x + 3 * ratio : x - width - 3 * ratio, y);
     }
+    context.textBaseline = "bottom";
+    for (const line of chart.lines || []) {
+      const y = u.valToPos(line.y, "y", true);
+      if (!(y >= u.bbox.top && y <= u.bbox.top + u.bbox.height)) continue;
+      context.strokeStyle = context.fillStyle = colour("bad");
+      context.lineWidth = 1.5 * ratio;
+      context.setLineDash([6 * ratio, 3 * ratio]);
+      context.beginPath();
+      context.moveTo(u.bbox.left, y);
+      context.lineTo(u.bbox.left + u.bbox.width, y);
+      context.stroke();
+      context.fillText(line.label, u.bbox.left + 4 * ratio, y - 2 * ratio);
+    }
     context.restore();
   };
 }
@@ -192,6 +205,7 @@ function drawPoints(chart) {
 function chartOptions(chart, width, height) {
   const paths = chart.kind === "steps" ? uPlot.paths.stepped({ align: 1 }) : uPlot.paths.linear();
   const headroom = (chart.marks || []).length ? 1.2 : 1.06;
+  const highestLine = Math.max(0, ...(chart.lines || []).map((line) => line.y));
   const hasPoints = chart.kind === "points" || chart.kind === "scatter";
   const single = chart.series.length === 1 && !hasPoints;
   return {
@@ -203,7 +217,7 @@ function chartOptions(chart, width, height) {
       x: { time: false, distr: chart.log_x ? 3 : 1 },
       y: chart.log_y
         ? { distr: 3 }
-        : { range: (u, low, high) => (low === null ? [0, 1] : [Math.min(0, low), high > 0 ? high * headroom : 1]) },
+        : { range: (u, low, high) => (low === null ? [0, 1] : [Math.min(0, low), Math.max(high, highestLine) * headroom || 1]) },
     },
     axes: [axis(chart.x_label, { size: 34 }), axis(chart.y_label, { size: 52 })],
     legend: { live: true, markers: { width: 2 } },
@@ -231,7 +245,8 @@ function summarise(chart) {
     return series.label + ": " + format(Math.min(...known)) + " to " + format(Math.max(...known));
   });
   const marks = (chart.marks || []).map((mark) => mark.label + " at " + format(mark.x));
-  return chart.title + ". " + chart.y_label + " against " + chart.x_label + ". " + [...parts, ...marks].join("; ") + ".";
+  const lines = (chart.lines || []).map((line) => line.label + " at " + format(line.y));
+  return chart.title + ". " + chart.y_label + " against " + chart.x_label + ". " + [...parts, ...marks, ...lines].join("; ") + ".";
 }
 
 /* A figure with a chart, a sentence, and the same data as a table. */
@@ -538,40 +553,37 @@ function uncertainty(cell) {
   return lines;
 }
 
+function cardElement(name, value, more, { unit = "", tag = null } = {}) {
+  return element(
+    "div",
+    { class: "card", "data-tag": tag },
+    element("div", { class: "name" }, name),
+    element("div", { class: "value" }, value, unit ? element("span", { class: "unit" }, " " + unit) : null),
+    element("div", { class: "more" }, more),
+  );
+}
+
 function cards() {
   const { succeeded, failed, cancelled } = data.counts;
+  const total = succeeded + failed;
+  const share = total ? ((100 * failed) / total).toFixed(failed && failed * 1000 < total ? 3 : 1) + " %" : "–";
+  const requests = cardElement("Requests", format(total), [
+    element("div", { class: failed ? "error" : null }, `${format(failed)} failed (${share})`),
+    cancelled ? element("div", {}, `${format(cancelled)} cancelled`) : null,
+  ]);
   const made = data.cards.map((card) =>
-    element(
-      "div",
-      { class: "card", "data-tag": card.tag },
-      element("div", { class: "name" }, card.label + (card.statistic ? ", " + card.statistic : "")),
-      element("div", { class: "value" }, format(card.value), element("span", { class: "unit" }, " " + card.unit)),
-      element(
-        "div",
-        { class: "more" },
+    cardElement(
+      card.label + (card.statistic ? ", " + card.statistic : ""),
+      format(card.value),
+      [
         card.also ? element("div", {}, `p99 ${format(card.also.value)} ${card.unit}`) : null,
         hasBounds(card) ? element("div", {}, "true value " + range(card.bounds)) : null,
         card.interval ? element("div", {}, "95 % interval " + range(card.interval)) : null,
-      ),
+      ],
+      card,
     ),
   );
-  const total = succeeded + failed;
-  const share = total ? ((100 * failed) / total).toFixed(failed && failed * 1000 < total ? 3 : 1) + " %" : "–";
-  made.unshift(
-    element(
-      "div",
-      { class: "card" },
-      element("div", { class: "name" }, "Requests"),
-      element("div", { class: "value" }, format(total)),
-      element(
-        "div",
-        { class: "more" },
-        element("div", { class: failed ? "error" : null }, `${format(failed)} failed (${share})`),
-        cancelled ? element("div", {}, `${format(cancelled)} cancelled`) : null,
-      ),
-    ),
-  );
-  return element("div", { class: "cards" }, made);
+  return element("div", { class: "cards" }, requests, made);
 }
 
 function latencyTable(latencies) {
@@ -687,10 +699,21 @@ function runsTable(label, { columns, rows, text = [0] }) {
 }
 
 function runsPage() {
-  const panel = data.conclusions.length
-    ? element("div", { class: "panel" }, element("ul", {}, data.conclusions.map((text) => element("li", {}, text))))
-    : null;
-  section("result", "Result", "Result", "", panel, runsTable("All runs", data.overview), notesPanel(data.notes));
+  const [first, ...others] = data.conclusions;
+  const list = others.length ? element("ul", {}, data.conclusions.map((text) => element("li", {}, text))) : element("p", {}, first);
+  const panel = first ? element("div", { class: "panel" }, list) : null;
+  const cards = (data.cards || []).map((card) => cardElement(card.label, typeof card.value === "string" ? card.value : format(card.value), card.more.map((text) => element("div", {}, text))));
+  section(
+    "result",
+    "Result",
+    "Result",
+    "",
+    cards.length ? element("div", { class: "cards" }, cards) : null,
+    panel,
+    data.levels ? [element("h3", {}, "Levels"), runsTable("Levels", data.levels), element("h3", {}, "All requests of each level")] : null,
+    runsTable("All runs", data.overview),
+    notesPanel(data.notes),
+  );
   if (data.charts.length) section("charts", "Charts", "Charts", "", grid(data.charts));
   if (data.differences.length) {
     section(
