@@ -12,7 +12,7 @@ from penstock.metrics.certificate import Certificate
 from penstock.metrics.intervals import FigureInterval
 from penstock.records.log import LoggedPhase
 from penstock.reports.report_html import page, read_page
-from penstock.reports.request_columns import GapGrid, TokenGrid
+from penstock.reports.request_columns import TokenGrid
 from support.records import MS, make_record
 from support.runs import PROFILING, WARMUP, make_settings, report_run
 
@@ -126,10 +126,17 @@ def test_time_line_counts_every_request_and_token(document):
     assert highest == 139
 
 
-def test_gaps_are_shown_by_their_position(document):
+def test_gaps_are_shown_by_their_position(reported, document):
     (chart,) = document["gaps"]
     assert chart["x"] == [2, 3, 4, 5]
-    assert chart["series"][0]["values"] == pytest.approx([10, 15, 5, 20], rel=0.04)
+    assert chart["series"][0]["values"] == pytest.approx([10, 15, 5, 20], rel=0.011)
+    positions = reported.summary.gap_profile.positions
+    for series in chart["series"]:
+        assert series["values"] == pytest.approx([getattr(each, series["label"]) for each in positions], rel=1e-5)
+
+
+def test_gaps_of_the_warmup_are_not_in_the_distribution(document):
+    assert sum(charts(document)["gaps-histogram"]["series"][0]["values"]) == 40 * 4
 
 
 def test_turns_of_a_session_share_a_lane(document):
@@ -209,18 +216,6 @@ def test_large_run_is_sampled_and_the_page_stays_small(tmp_path):
     assert len(document["slowest"][0]["stamps"]) == 300
     assert document["slowest"][0]["stamps_of"] == 1000
     assert os.path.getsize(run.path("report.html")) < 600_000
-
-
-def test_gap_grid_bins_late_positions_together():
-    import numpy as np
-
-    grid = GapGrid()
-    positions = np.arange(1, 5001)
-    grid.add(positions, np.full(5000, 10.0))
-    found, (median,) = grid.quantiles((0.5,), 1)
-    assert found[:64].tolist() == list(range(1, 65))
-    assert len(found) < 200
-    assert median == pytest.approx(10, rel=0.04)
 
 
 def test_token_grid_keeps_all_tokens_when_it_widens():

@@ -69,7 +69,7 @@ def run_document(
         "latencies": {"columns": list(_STATISTICS), "rows": list(_latency_rows(summary))},
         "errors": _errors(summary),
         "notes": list(notes(summary)),
-        **_charts(context, phases, columns, telemetry),
+        **_charts(summary, context, phases, columns, telemetry),
         "urls": list(settings.endpoint.urls),
         "settings": setting_rows(settings),
         "machine": {**header.machine, "worker processes": header.workers},
@@ -162,6 +162,7 @@ def _rounded(stats: Stats, name: str) -> float | int | None:
 
 
 def _charts(
+    summary: Summary,
     context: ReportContext,
     phases: list[LoggedPhase],
     columns: RequestColumns,
@@ -190,7 +191,7 @@ def _charts(
         *time_charts(requests, columns, axis, marks),
         *telemetry.charts(axis.edges[0], axis.edges[-1], origin, marks),
     ]
-    gaps: Chart | None = gap_chart(columns.gaps)
+    gaps: Chart | None = gap_chart(summary.gap_profile)
     details = [columns.slowest(), columns.failed()]
     for detail in (detail for part in details for detail in part):
         detail["at"] = round((detail["at"] - origin) / 1e9, 6)
