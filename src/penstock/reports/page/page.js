@@ -481,7 +481,9 @@ function requestItem(request, longest) {
   facts.push(element("span", {}, `at ${request.at.toFixed(2)} s`));
   facts.push(element("span", {}, `session ${request.session}, turn ${request.turn}`));
   if (data.urls.length > 1) facts.push(element("span", {}, data.urls[request.url]));
-  facts.push(element("span", { class: "id" }, request.id));
+  facts.push(element("span", { class: "id" }, "request " + request.id));
+  if (request.reply) facts.push(element("span", { class: "id" }, "reply " + request.reply));
+  if (request.model) facts.push(element("span", { class: "id" }, "model " + request.model));
   const item = element("li", {}, element("div", { class: "facts" }, facts), chart);
   if (request.error) {
     const code = request.error.code === null ? "" : request.error.code + " ";
@@ -546,6 +548,11 @@ function hasBounds(cell) {
   return cell.bounds && cell.bounds.some((bound) => format(bound) !== format(cell.value));
 }
 
+/* A figure, marked if there are too few requests for it. */
+function figureText(cell) {
+  return format(cell.value) + (cell.unsupported ? "?" : "");
+}
+
 function uncertainty(cell) {
   const lines = [];
   if (hasBounds(cell)) lines.push(element("small", { class: "bounds" }, "bounds " + range(cell.bounds)));
@@ -574,9 +581,9 @@ function cards() {
   const made = data.cards.map((card) =>
     cardElement(
       card.label + (card.statistic ? ", " + card.statistic : ""),
-      format(card.value),
+      figureText(card),
       [
-        card.also ? element("div", {}, `p99 ${format(card.also.value)} ${card.unit}`) : null,
+        card.also ? element("div", {}, `p99 ${figureText(card.also)} ${card.unit}`) : null,
         hasBounds(card) ? element("div", {}, "true value " + range(card.bounds)) : null,
         card.interval ? element("div", {}, "95 % interval " + range(card.interval)) : null,
       ],
@@ -589,9 +596,13 @@ function cards() {
 function latencyTable(latencies) {
   const rows = latencies.rows.map((row) => [
     element("span", { title: row.note }, row.label),
-    ...row.cells.map((cell) => (cell === null ? null : element("span", {}, format(cell.value), ...uncertainty(cell)))),
+    ...row.cells.map((cell) => (cell === null ? null : element("span", {}, figureText(cell), ...uncertainty(cell)))),
   ]);
-  return table("Latencies", ["Metric", ...latencies.columns], rows, { wide: true });
+  const marked = latencies.rows.some((row) => row.cells.some((cell) => cell && cell.unsupported));
+  return [
+    table("Latencies", ["Metric", ...latencies.columns], rows, { wide: true }),
+    marked ? element("p", { class: "muted" }, "? The run has too few requests for this percentile.") : null,
+  ];
 }
 
 function errorTable(errors) {
