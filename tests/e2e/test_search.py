@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock.reports.report_html import read_page
 from support.programs import MockServer, Outcome, Program
 
 SYNTHETIC = ("--tokenizer", "builtin", "--streaming", "--isl", 10)
@@ -35,6 +36,12 @@ def test_search_reports_the_curve_and_the_limit(program: Program, mock: Callable
     assert all(level["misses"] == [0, 0] for level in found["levels"])
     assert "The objectives are met up to concurrency 2, the highest that was tried" in easy.out
     assert (easy.folder / "concurrency_2" / "profile_export_aiperf.json").exists()
+    page = read_page(str(easy.folder / "report.html"))
+    assert [row[1]["status"] for row in page["levels"]["rows"]] == ["pass", "pass"]
+    again = program.run("report", easy.folder, "--output-dir", easy.folder / "again")
+    assert again.status == 0, again
+    assert json.loads((easy.folder / "again" / "profile_export_penstock_search.json").read_text()) == found
+    assert read_page(str(easy.folder / "again" / "report.html"))["levels"] == page["levels"]
 
     hard = program.profile(
         server.url,

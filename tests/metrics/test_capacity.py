@@ -110,3 +110,13 @@ def test_objectives_are_parsed():
 def test_other_objectives_are_refused(text):
     with pytest.raises(UserError, match="--slo"):
         parse_slo(text)
+
+
+def test_figure_of_an_objective_is_its_percentile_with_failures_as_the_worst_values():
+    values = [SLO.value({"time_to_first_token": float(n)}) for n in range(1, 200)]
+    assert SLO.observed([*values, SLO.value(None)]) == 198
+    assert SLO.observed([1.0, SLO.value(None)]) == math.inf
+    rate = parse_slo("p10 output_token_throughput_per_user>5")
+    assert rate.observed([rate.value(None), *map(float, range(2, 11))]) == -math.inf
+    errors = parse_slo("request_error_rate<2")
+    assert errors.observed([errors.value({}), errors.value({}), errors.value({}), errors.value(None)]) == 25

@@ -10,11 +10,13 @@ from penstock.endpoints.reply import Failure
 from penstock.metrics.bounds import FigureBounds
 from penstock.metrics.certificate import Certificate
 from penstock.metrics.intervals import FigureInterval
+from penstock.metrics.steady_state import SteadyState
 from penstock.records.log import LoggedPhase
+from penstock.reports.checklist import checklist
 from penstock.reports.report_html import page, read_page
-from penstock.reports.request_columns import GapGrid, TokenGrid
+from penstock.reports.request_columns import TokenGrid
 from support.records import MS, make_record
-from support.runs import PROFILING, WARMUP, make_settings, report_run
+from support.runs import PROFILING, WARMUP, make_header, make_settings, report_run
 
 FAILURE = Failure("HTTPError", "503 </script><script>alert(1)</script>", "server", 503)
 CERTIFICATE = Certificate("DEGRADED", ["The client was slow."], {"stamps": "kernel", "content_stamps": 10}, "a summary")
@@ -29,6 +31,7 @@ def reported(tmp_path_factory):
         stamps = [(50 + n) * MS, (60 + n) * MS, (75 + n) * MS, (80 + n) * MS, (100 + n) * MS]
         record = make_record(phase=1, number=n % 8, turn=n // 8, at=n // 8 * 200, request_id=f"r{n}", stamps=stamps)
         record.end += slow
+        record.response_id, record.model = "chatcmpl-1", "served"
         records.append(record)
     records += [
         make_record(phase=1, number=8 + n, at=300, failure=FAILURE, stamps=[], request_id=f"f{n}") for n in range(5)
@@ -126,10 +129,17 @@ def test_time_line_counts_every_request_and_token(document):
     assert highest == 139
 
 
-def test_gaps_are_shown_by_their_position(document):
+def test_gaps_are_shown_by_their_position(reported, document):
     (chart,) = document["gaps"]
     assert chart["x"] == [2, 3, 4, 5]
-    assert chart["series"][0]["values"] == pytest.approx([10, 15, 5, 20], rel=0.04)
+    assert chart["series"][0]["values"] == pytest.approx([10, 15, 5, 20], rel=0.011)
+    positions = reported.summary.gap_profile.positions
+    for series in chart["series"]:
+        assert series["values"] == pytest.approx([getattr(each, series["label"]) for each in positions], rel=1e-5)
+
+
+def test_gaps_of_the_warmup_are_not_in_the_distribution(document):
+    assert sum(charts(document)["gaps-histogram"]["series"][0]["values"]) == 40 * 4
 
 
 def test_turns_of_a_session_share_a_lane(document):
@@ -146,6 +156,7 @@ def test_slowest_and_failed_requests_have_time_lines(document):
     slowest = document["slowest"]
     assert [request["id"] for request in slowest[:3]] == ["r39", "r38", "r37"]
     assert slowest[0]["latency"] == 139
+    assert (slowest[0]["reply"], slowest[0]["model"]) == ("chatcmpl-1", "served")
     assert slowest[0]["parts"] == [
         ["waited for a slot", 0, 2],
         ["client delay", 2, 5],
@@ -176,6 +187,56 @@ def test_checklist_says_what_the_run_did(document):
     assert items["Have enough requests for the percentiles"]["status"] == "missing"
     good = items["Say which share of the requests meets the objectives"]["text"]
     assert good.startswith("21 of 45 requests")
+
+
+def test_checklist_has_the_steady_state_and_the_certainty_of_figures(reported):
+    header = make_header(goodput="time_to_first_token:70")
+    load = msgspec.structs.replace(header.settings.load, rate=5.0, concurrency=None)
+    header = msgspec.structs.replace(header, settings=msgspec.structs.replace(header.settings, load=load))
+    steady = SteadyState(1.5, 9.25, 35, 5, {}, {})
+    intervals = {"good_request_fraction": {"avg": FigureInterval(0.4, 0.6)}}
+    summary = msgspec.structs.replace(reported.summary, steady_state=steady, overloaded=True, intervals=intervals)
+    items = {item.rule: item for item in checklist(summary, header)}
+    found = items["Find the steady state, without ramp and drain, and report it beside the whole run"]
+    assert (found.status, found.text) == (
+        "done",
+        "From 1.5 s to 9.2 s (MSER-5), with 35 requests; 5 requests before it.",
+    )
+    assert "overloaded" in items["Tell when the server does not keep up with the load"].text
+    assert items["Give confidence intervals that respect autocorrelation"].status == "done"
+    assert "40.0% to 60.0%" in items["Say which share of the requests meets the objectives"].text
+    assert items["Send at absolute times, not after sleeps"].status == "done"
+
+
+def test_steady_state_is_shown_beside_the_whole_run_and_on_the_time_line(tmp_path):
+    # The first 50 of 400 requests are slower.
+    records = [make_record(number=n, at=20 * n, request_id=f"r{n}") for n in range(400)]
+    for record in records[:50]:
+        record.stamps = [stamp + 900 * MS for stamp in record.stamps]
+        record.end += 900 * MS
+    run = report_run(tmp_path, records, phases=(PROFILING,))
+    steady = run.summary.steady_state
+    assert steady.head >= 50
+    document = read_page(run.path("report.html"))
+    rows = {row["tag"]: row["cells"] for row in document["latencies"]["rows"]}
+    latency = rows["steady_request_latency"][0]["value"]
+    assert latency == pytest.approx(steady.metrics["request_latency"].avg, rel=1e-5)
+    assert latency < rows["request_latency"][0]["value"]
+    marks = {mark["label"]: mark["x"] for mark in charts(document)["request-rate"]["marks"]}
+    assert marks["steady state"] == pytest.approx(steady.begin_s)
+
+
+def test_percentiles_of_too_few_requests_are_marked(document):
+    rows = {row["tag"]: row["cells"] for row in document["latencies"]["rows"]}
+    marked = [cell.get("unsupported", False) for cell in rows["request_latency"]]
+    assert dict(zip(document["latencies"]["columns"], marked, strict=True)) == {
+        "avg": False,
+        "p50": False,
+        "p90": False,
+        "p95": True,
+        "p99": True,
+        "max": False,
+    }
 
 
 def test_no_html_writes_no_page(tmp_path):
@@ -209,18 +270,6 @@ def test_large_run_is_sampled_and_the_page_stays_small(tmp_path):
     assert len(document["slowest"][0]["stamps"]) == 300
     assert document["slowest"][0]["stamps_of"] == 1000
     assert os.path.getsize(run.path("report.html")) < 600_000
-
-
-def test_gap_grid_bins_late_positions_together():
-    import numpy as np
-
-    grid = GapGrid()
-    positions = np.arange(1, 5001)
-    grid.add(positions, np.full(5000, 10.0))
-    found, (median,) = grid.quantiles((0.5,), 1)
-    assert found[:64].tolist() == list(range(1, 65))
-    assert len(found) < 200
-    assert median == pytest.approx(10, rel=0.04)
 
 
 def test_token_grid_keeps_all_tokens_when_it_widens():

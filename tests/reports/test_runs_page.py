@@ -5,9 +5,11 @@ import json
 import msgspec
 import pytest
 
+from penstock.metrics.capacity import CapacitySearch, Level, SearchOutcome, parse_slo
 from penstock.metrics.experiment import RunFigures, group_runs
 from penstock.metrics.statistics import Stats
 from penstock.reports.runs_page import RunLink, comparison_document, experiment_document
+from penstock.reports.search_page import limit_cards, limit_sentence
 from penstock.settings.schema import ExperimentSettings
 from support.runs import make_settings
 
@@ -88,6 +90,49 @@ def test_changed_settings_are_listed_for_one_run_of_each_point():
     changed = sweep([run(1), run(2), run(1, 1)])["changed"]
     assert changed["columns"] == ["Setting", "concurrency_1 0", "concurrency_2 1"]
     assert changed["rows"] == [["load.concurrency", "1", "2"]]
+
+
+@pytest.fixture(scope="module")
+def search():
+    slos = (parse_slo("p90 time_to_first_token<50"), parse_slo("request_error_rate<2"))
+    found = CapacitySearch(slos, 1, 8, whole=True)
+    found.add(Level(2, 200, (0, 0), "pass", observed=(20.0, 0.0)))
+    found.add(Level(4, 300, (15, 0), "pass", observed=(40.0, 0.0)))
+    found.add(Level(8, 30, (20, 3), "fail", observed=(90.0, 10.0)))
+    return SearchOutcome("concurrency", slos, found.result())
+
+
+def test_search_shows_limit_decisions_and_objectives(search):
+    variations = group_runs([run(concurrency) for concurrency in (2, 4, 8)], 0.95)
+    settings = settings_of(2, find_max="concurrency", slos=tuple(slo.text for slo in search.slos))
+    links = [RunLink("a", "a.html", settings)]
+    document = json.loads(msgspec.json.encode(experiment_document(variations, settings, links, "0", search)))
+    limit, rate = document["cards"]
+    assert (limit["value"], limit["more"][0]) == ("4", "4 passes, 8 fails")
+    assert rate == {"label": "Requests/s at concurrency 4", "value": 18, "more": []}
+    assert document["conclusions"] == [limit_sentence(search)]
+    assert document["levels"]["columns"][3:5] == ["Time to First Token p90 < 50 ms", "misses (allowed 10 %)"]
+    assert document["levels"]["rows"][1] == ["concurrency 4", {"status": "pass"}, 300, 40, "15 (5 %)", 0, "0 (0 %)"]
+    figure, misses, failed = document["charts"][:3]
+    assert figure["x"] == misses["x"] == [2, 4, 8]
+    assert figure["series"][0]["values"] == [20, 40, 90]
+    assert figure["series"][0]["names"] == ["pass", "pass", "fail"]
+    assert figure["lines"] == [{"y": 50, "label": "objective < 50 ms"}]
+    assert figure["marks"] == [{"x": pytest.approx(search.result.limit.estimate), "label": "limit: 4 to 8"}]
+    observed, fit = misses["series"]
+    assert observed["values"] == pytest.approx([0, 5, 66.6667])
+    assert observed["low"][1] < 5 < observed["high"][1]
+    assert fit["values"] == pytest.approx(observed["values"])
+    assert misses["lines"][0]["y"] == pytest.approx(10)
+    assert failed["title"] == "Failed requests by concurrency"
+
+
+def test_search_without_a_level_that_passes_has_no_limit():
+    slos = (parse_slo("p90 time_to_first_token<5"),)
+    found = CapacitySearch(slos, 1, 8, whole=True)
+    found.add(Level(1, 30, (30,), "fail", observed=(20.0,)))
+    (card,) = limit_cards(SearchOutcome("concurrency", slos, found.result()), [])
+    assert card["value"] == "none"
 
 
 def test_failed_runs_are_named():

@@ -1,4 +1,4 @@
-"""Repeated runs and sweeps on the terminal: progress, a line for each point, and the tables over all points."""
+"""Repeated runs, sweeps and searches on the terminal: progress, a line for each point, and the tables over all points."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from penstock.cli.run import (
 from penstock.cli.screen import draw_on
 from penstock.plural import counted
 from penstock.records.log import RunLog, variation_label
-from penstock.reports.experiment_tables import draw_repeated, draw_sweep
+from penstock.reports.experiment_tables import draw_repeated, draw_search, draw_sweep
 from penstock.runs.experiment import FinishedExperiment, run_experiment
 from penstock.runs.experiment_report import ExperimentReport, report_experiment, report_points
 from penstock.runs.points import Experiment, Point, PointResult
@@ -36,6 +36,7 @@ from penstock.settings.schema import ExperimentSettings, Settings
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from penstock.metrics.capacity import SearchOutcome
     from penstock.metrics.conditions import Condition
     from penstock.metrics.summary import Summary
 
@@ -58,6 +59,8 @@ def profile(experiment: Experiment) -> int:
         print(f"Benchmark {state}. Results saved to: {os.path.join(output.folder, '')}")
         show(report, settings.experiment)
     copy_results(settings)
+    if report.search is not None:
+        return _search_status(done, report.search)
     return _status(done, settings, assertions)
 
 
@@ -85,7 +88,7 @@ def report_again(
     ):
         results.append(result)
         print(_line(result))
-    report = report_experiment(into, settings.experiment, results)
+    report = report_experiment(folder, settings.experiment, results, into)
     print(f"Results saved to: {os.path.join(into, '')}")
     show(report, settings.experiment)
     return 0
@@ -109,7 +112,7 @@ def describe(experiment: Experiment) -> str | None:
 def count_points(experiment: Experiment) -> int | None:
     """Return how many points there will be; None if the results decide."""
     settings = experiment.settings.experiment
-    if settings.sweep == "auto" or settings.convergence_metric is not None:
+    if settings.sweep == "auto" or settings.convergence_metric is not None or settings.find_max is not None:
         return None
     return max(1, len(experiment.largest)) * settings.runs
 
@@ -197,11 +200,23 @@ def show(report: ExperimentReport, settings: ExperimentSettings) -> None:
         elif not settings.parameters:
             for variation in report.variations:
                 draw_repeated(console, variation, settings.confidence)
+        if report.search is not None:
+            draw_search(console, report.search)
 
     draw_on(draw)
     for path in report.files:
         name = "HTML Report" if path.endswith(".html") else f"{os.path.splitext(path)[1][1:].upper()} Export"
         print(f"{name}: {path}")
+
+
+def _search_status(done: FinishedExperiment, search: SearchOutcome) -> int:
+    """Print what ended a search early, and return the exit status. Levels at which requests fail are part of a search."""
+    sys.stdout.flush()
+    if done.error is not None:
+        print(done.error, file=sys.stderr)
+    if done.interrupts:
+        return EXIT_INTERRUPTED
+    return EXIT_FAILED if done.error is not None or search.result.limit is None else 0
 
 
 def _status(done: FinishedExperiment, settings: Settings, assertions: Sequence[Condition]) -> int:

@@ -74,14 +74,8 @@ def run(parsed: ParsedArguments) -> int:
     if asks_for_experiment(parsed):
         from penstock.cli.experiment import profile as profile_experiment
         from penstock.runs.read_experiment import read_experiment
-        from penstock.runs.search import Search
 
-        experiment = read_experiment(parsed)
-        if isinstance(experiment, Search):
-            from penstock.cli.search import profile as profile_search
-
-            return profile_search(experiment)
-        return profile_experiment(experiment)
+        return profile_experiment(read_experiment(parsed))
     settings = read_settings(parsed)  # mistakes on the command line are reported before the rest is imported
     from penstock.cli.run import profile
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
+import numpy as np
 
 from penstock.errors import UserError
 from penstock.metrics.catalogue import CATALOGUE
@@ -26,6 +27,7 @@ __all__ = [
     "LevelTest",
     "Limit",
     "Outcome",
+    "SearchOutcome",
     "SearchResult",
     "Slo",
     "isotonic",
@@ -58,14 +60,24 @@ class Slo(NamedTuple):
         """Share of the requests that may miss the limit."""
         return 1 - self.share
 
+    def value(self, values: Mapping[str, float] | None) -> float:
+        """Return the value that is judged for a request with these metrics: infinitely bad for None, a failed request."""
+        worst = -math.inf if self.at_least else math.inf
+        if values is None:
+            return worst
+        return 0.0 if self.metric == ERROR_RATE else values.get(self.metric, worst)
+
     def is_met(self, values: Mapping[str, float] | None) -> bool:
         """Return whether a request with these metrics meets the objective; None stands for a failed request."""
-        if values is None:
-            return False
+        value = self.value(values)
+        return value > self.limit if self.at_least else value < self.limit
+
+    def observed(self, values: Sequence[float]) -> float:
+        """Return the figure that the objective limits, over the values of requests."""
         if self.metric == ERROR_RATE:
-            return True
-        value = values.get(self.metric)
-        return value is not None and (value > self.limit if self.at_least else value < self.limit)
+            return 100 * sum(map(math.isinf, values)) / len(values)
+        share = 1 - self.share if self.at_least else self.share
+        return float(np.quantile(values, share, method="inverted_cdf"))
 
 
 def parse_slo(text: str, flag: str = "--slo") -> Slo:
@@ -96,6 +108,8 @@ class Outcome(NamedTuple):
     end: int
     met: tuple[bool, ...]
     """For each objective, whether the request met it."""
+    values: tuple[float, ...] = ()
+    """For each objective, the value that it judges."""
 
 
 class LevelTest:
@@ -161,12 +175,14 @@ class Level(msgspec.Struct, frozen=True):
     """None if the requests did not suffice."""
     full: bool = True
     """False after a first look."""
+    observed: tuple[float, ...] = ()
+    """For each objective, the figure that it limits."""
 
     def combined(self, other: Level) -> Level:
         """Return both visits of a level; the later one decides."""
         misses = tuple(a + b for a, b in zip(self.misses, other.misses, strict=True))
         decision = other.decision if other.decision is not None else self.decision
-        return Level(self.value, self.requests + other.requests, misses, decision, other.full)
+        return Level(self.value, self.requests + other.requests, misses, decision, other.full, other.observed)
 
 
 class Limit(msgspec.Struct, frozen=True):
@@ -187,6 +203,15 @@ class SearchResult(msgspec.Struct, frozen=True):
     """None if no level passed."""
     fitted: list[tuple[float, ...]]
     """For each level, the monotone fit of the share of misses of each objective."""
+
+
+class SearchOutcome(NamedTuple):
+    """A search that has ended, and what was searched."""
+
+    parameter: str
+    """`concurrency` or `request_rate`."""
+    slos: tuple[Slo, ...]
+    result: SearchResult
 
 
 class CapacitySearch:

@@ -50,8 +50,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 RECORD, REPORT, PHASE, LOST, SAMPLE, POINT, RESUME, NODE = 1, 2, 3, 4, 5, 6, 7, 8
 _KINDS = bytes([RECORD, REPORT, PHASE, LOST, SAMPLE, POINT, RESUME, NODE])
-UNTIL, STOP_RULE = "until", "stop_rule"
-"""Sources of samples: the outcome of `--until`, and the end of a phase by such a rule."""
+UNTIL, STOP_RULE, LEVEL = "until", "stop_rule", "level"
+"""Sources of samples: the outcome of `--until`, the end of a phase by such a rule, and a level of a search."""
 _RUNNER_FILE = "runner.log"
 _FLUSH_BYTES = 1 << 18
 

@@ -86,7 +86,7 @@ class Record(msgspec.Struct, array_like=True):
     digest: bytes = b""
     """SHA-256 of the body, if it was written to the socket in full."""
     response_id: str | None = None
-    """Not read anywhere; kept because the log stores the fields by position."""
+    """The id in the reply."""
 
     gateway_ms: float | None = None
     """Own time of a gateway before the server, up to the head of its reply, from its Server-Timing header."""

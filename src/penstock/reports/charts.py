@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from penstock.metrics.statistics import Values
 
-__all__ = ["Bar", "Chart", "Kind", "Lanes", "Mark", "Series", "numbers"]
+__all__ = ["Bar", "Chart", "Kind", "Lanes", "Line", "Mark", "Series", "is_wide", "numbers"]
 
 Number = float | int | None
 Kind = Literal["line", "steps", "points", "scatter"]
+_WIDE_RATIO = 30
 _DIGITS = 6
 """Significant digits of the numbers in a page."""
 
@@ -38,6 +39,13 @@ class Mark(msgspec.Struct, frozen=True):
     label: str
 
 
+class Line(msgspec.Struct, frozen=True):
+    """A horizontal line."""
+
+    y: float
+    label: str
+
+
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     title: str
@@ -53,6 +61,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     x: list[Number]
     series: list[Series]
     marks: list[Mark] = []
+    lines: list[Line] = []
     sync: str = ""
     """Charts with the same name show the cursor at the same x."""
 
@@ -70,6 +79,11 @@ class Lanes(msgspec.Struct, frozen=True, kw_only=True):
     caption: str
     lanes: int
     bars: list[Bar]
+
+
+def is_wide(values: Values | Sequence[float]) -> bool:
+    """Return whether ascending values need a logarithmic axis."""
+    return bool(values[0] > 0 and values[-1] / values[0] >= _WIDE_RATIO)
 
 
 def numbers(values: Values | Sequence[float] | NDArray[Any]) -> list[Number]:

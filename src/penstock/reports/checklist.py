@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from penstock.metrics.statistics import Stats
+from penstock.metrics.steady_state import OVERLOADED
 from penstock.metrics.summary import Summary
 from penstock.plural import counted
 from penstock.records.header import RunHeader
@@ -79,6 +80,12 @@ class _Run:
             )
         yield self._lateness()
         if load.open_loop:
+            rule = "Send at absolute times, not after sleeps"
+            yield (
+                rule,
+                "done",
+                "The seed and the settings decide each send time; a delay does not shift later ones.",
+            )
             rule = "Send as often as the schedule says"
             if summary.queued:
                 text = f"{counted(summary.queued, 'request')} waited up to {summary.longest_queued_ms:,.0f} ms for a free slot."
@@ -114,13 +121,18 @@ class _Run:
             yield rule, "done", f"{counted(summary.warmup_requests, 'warm-up request')} are not in the figures."
         else:
             yield rule, "missing", "The run had no warm-up; --warmup-request-count adds one."
+        yield self._steady_state()
+        if self._load.open_loop:
+            rule = "Tell when the server does not keep up with the load"
+            if summary.overloaded:
+                yield rule, "done", f"The server is {OVERLOADED}: take another load for latencies."
+            else:
+                yield rule, "done", "Requests in flight and waiting times did not grow steadily."
         rule = "Report requests that the end of the run cut off"
         if summary.cancelled:
-            yield (
-                rule,
-                "partly",
-                f"{counted(summary.cancelled, 'request')} were cancelled and are not in the percentiles.",
-            )
+            bounds = "; the notes give bounds with them" if summary.censored is not None else ""
+            text = f"{counted(summary.cancelled, 'request')} were cancelled and are not in the percentiles{bounds}."
+            yield rule, "done" if bounds else "partly", text
         else:
             yield rule, "done", "No request was cut off."
         if self._value("effective_concurrency") is not None:
@@ -129,6 +141,15 @@ class _Run:
                 "done",
                 "The time line counts each chunk at its arrival.",
             )
+
+    def _steady_state(self) -> Rule:
+        rule = "Find the steady state, without ramp and drain, and report it beside the whole run"
+        steady = self._summary.steady_state
+        if steady is None:
+            return rule, "missing", "Too few requests to find it."
+        text = f"From {steady.begin_s:,.1f} s to {steady.end_s:,.1f} s (MSER-5), with {counted(steady.requests, 'request')}"
+        before = f"{counted(steady.head, 'request')} before it" if steady.head else "no request before it"
+        return rule, "done", f"{text}; {before}."
 
     def statistics_rules(self) -> Iterator[Rule]:
         summary = self._summary
@@ -140,6 +161,18 @@ class _Run:
             status: Status = "partly" if count >= 100 else "missing"
             text = f"{counted(count, 'request')}: {'only about' if count >= 100 else 'fewer than one, about'}"
             yield rule, status, f"{text} {count / 100:.1f} beyond the p99; a stable p99 needs {_P99_REQUESTS:,}."
+        rule = "Give confidence intervals that respect autocorrelation"
+        known = [
+            each for of_metric in summary.intervals.values() for each in of_metric.values() if each.low is not None
+        ]
+        if known:
+            yield (
+                rule,
+                "done",
+                f"{counted(len(known), 'figure')} have one, from batches of requests that follow each other.",
+            )
+        else:
+            yield rule, "missing", "Too few requests for an interval."
         yield (
             "Compute percentiles from all values, never from percentiles",
             "done",
@@ -158,17 +191,21 @@ class _Run:
             yield rule, "missing", "No objective was given (--goodput)."
         else:
             share = good / self._completed if self._completed else 0.0
-            yield (
-                rule,
-                "done",
-                f"{good:,.0f} of {self._completed:,} requests ({share:.1%}) meet {self._settings.goodput}.",
-            )
+            shown = f"{share:.1%}{self._interval_of_share()}"
+            text = f"{good:,.0f} of {self._completed:,} requests ({shown}) meet {self._settings.goodput}."
+            yield rule, "done", text
         runs = self._settings.experiment.runs
         rule = "Repeat the run to learn the noise"
         if runs > 1:
             yield rule, "done", f"One of {runs} runs of the same settings."
         else:
             yield rule, "missing", "One run; --num-profile-runs repeats it."
+
+    def _interval_of_share(self) -> str:
+        found = self._summary.intervals.get("good_request_fraction", {}).get("avg")
+        if found is None or found.low is None or found.high is None:
+            return ""
+        return f"; 95 % interval {found.low:.1%} to {found.high:.1%}"
 
     def client_rules(self) -> Iterator[Rule]:
         figures = self._figures
@@ -192,6 +229,7 @@ class _Run:
             )
             yield "Mark timestamps that several segments share", "done", text
         yield self._client_delay()
+        yield self._connections()
         hosts = {(urlsplit(url).hostname or "") for url in self._settings.endpoint.urls}
         rule = "Keep the client off the server's machine"
         if hosts & set(_LOCAL):
@@ -199,6 +237,12 @@ class _Run:
         else:
             yield rule, "done", "The server has another host name."
         yield "Record the client's machine", "done", ", ".join(f"{k} {v}" for k, v in self._header.machine.items())
+
+    def _connections(self) -> Rule:
+        rule = "Keep connecting apart from serving"
+        opened = int(self._figures.get("connections_opened") or 0)
+        text = f"{counted(opened, 'connection')} for {counted(self._completed, 'request')}"
+        return rule, "done", f"{text}; latencies count from the send on an open connection."
 
     def _client_delay(self) -> Rule:
         rule = "Measure the client's own delay, and judge the run by it"
@@ -235,6 +279,15 @@ class _Run:
             rule = "Detect replies that are not really streamed"
             text = f"{single:,} of {summary.succeeded:,} replies arrived with a single timestamp."
             yield rule, "partly" if single else "done", text
+            rule = "Look for stalls, which means hide"
+            longest = self._value("longest_gap", "max")
+            if longest is None:
+                yield rule, "missing", "No reply has gaps with exact timestamps."
+            else:
+                text = f"The longest gap is {longest:,.1f} ms (p99 of all replies {self._value('longest_gap', 'p99'):,.1f} ms)"
+                fluidity = self._value("fluidity_index")
+                reader = "" if fluidity is None else f"; fluidity {fluidity:.3f}"
+                yield rule, "done", f"{text}{reader}."
 
     def comparability_rules(self) -> Iterator[Rule]:
         rule = "Know the state of the prefix cache"
@@ -248,6 +301,17 @@ class _Run:
             yield rule, "done", f"The server reported a hit rate of {sum(known) / len(known):.1f} %."
         else:
             yield rule, "missing", "Not known: the run has no cache metrics of the server (--server-metrics)."
+        reuse = self._summary.prompt_reuse
+        rule = "Tell whether prompts repeat"
+        if reuse is None:
+            yield rule, "missing", "The prompts were not compared."
+        else:
+            repeated = reuse.notes()
+            yield (
+                rule,
+                "partly" if repeated else "done",
+                repeated[0] if repeated else "No prompt repeats an earlier one.",
+            )
         proof = self._summary.proof
         rule = "Record what is needed to repeat the run"
         text = f"Penstock {self._header.penstock_version}, all settings, the seed and the command are on this page"

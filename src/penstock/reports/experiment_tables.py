@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from penstock.metrics.capacity import SearchOutcome
 from penstock.metrics.catalogue import in_table
 from penstock.metrics.confidence import Interval
 from penstock.metrics.experiment import VariationFigures
 from penstock.metrics.metric import label
 from penstock.metrics.sweep import SATURATED_SHARE, latency_figure, pareto_optimal, saturation
+from penstock.reports.search_page import limit_sentence
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["draw_repeated", "draw_sweep"]
+__all__ = ["draw_repeated", "draw_search", "draw_sweep"]
 
 _STATISTICS = ("avg", "p50", "p99")
 
@@ -77,6 +79,25 @@ def draw_sweep(console: Console, variations: Sequence[VariationFigures], *, auto
             f"{SATURATED_SHARE:.0%} of the highest throughput."
         )
     _failed_runs(console, variations)
+    console.print()
+
+
+def draw_search(console: Console, search: SearchOutcome) -> None:
+    """Print a row for each level of a search, and the limit with its interval."""
+    from rich.table import Table
+    from rich.text import Text
+
+    name = search.parameter.replace("_", " ")
+    table = Table(
+        title=f"Penstock | Largest {name.title()} within the Objectives", title_style="bold", header_style="bold"
+    )
+    for head in (name.capitalize(), "Requests", *(f"Misses: {slo.text}" for slo in search.slos), "Decision"):
+        table.add_column(head, justify="right", overflow="fold")
+    for level in search.result.levels:
+        shares = (f"{misses} ({misses / max(1, level.requests):.1%})" for misses in level.misses)
+        table.add_row(f"{level.value:g}", f"{level.requests:,}", *shares, level.decision or "undecided")
+    console.print(table)
+    console.print(Text(limit_sentence(search), style="bold"), soft_wrap=True)
     console.print()
 
 

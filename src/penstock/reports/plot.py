@@ -86,6 +86,16 @@ def _draw_series(axes: Axes, chart: Mapping[str, Any]) -> None:
             textcoords="offset points",
             fontsize=8,
         )
+    for line in chart.get("lines", ()):
+        axes.axhline(line["y"], color=_COLOURS[4], linestyle="--", linewidth=1)
+        axes.annotate(
+            line["label"],
+            (0, line["y"]),
+            xycoords=("axes fraction", "data"),
+            xytext=(4, 3),
+            textcoords="offset points",
+            fontsize=8,
+        )
     axes.set_xlabel(chart["x_label"])
     axes.set_ylabel(chart["y_label"])
     if chart.get("log_x"):

@@ -18,7 +18,7 @@ from penstock.metrics.statistics import Column, Values
 from penstock.records.record import Record
 from penstock.reports.request_detail import request_detail
 
-__all__ = ["GapGrid", "Outcome", "RequestColumns", "Requests", "TokenGrid"]
+__all__ = ["GapLengths", "Outcome", "RequestColumns", "Requests", "TokenGrid"]
 
 _ROW = 10
 _BUFFERED_ROWS = 512
@@ -53,59 +53,24 @@ class Requests(NamedTuple):
     turn: Values
 
 
-class GapGrid:
-    """Counts the gaps between chunks by their position in the reply, in logarithmic bins of position and of length."""
+class GapLengths:
+    """Counts the gaps between chunks by their length, in logarithmic bins."""
 
-    EXACT = 64
-    """Positions up to this one have a bin of their own; after it there are 16 for each doubling."""
-    _PER_DOUBLING = 16
-    _POSITIONS = EXACT + 14 * _PER_DOUBLING
     _PER_DECADE, _DECADES, _LOWEST = 60, 9, 1e-3
     """Bins of length: 60 for each decade (steps of 4 %) from 0.001 ms on."""
-    _LENGTHS = _PER_DECADE * _DECADES + 1
+    _BINS = _PER_DECADE * _DECADES + 1
 
     def __init__(self) -> None:
-        self.counts: NDArray[np.int64] = np.zeros((self._POSITIONS, self._LENGTHS), dtype=np.int64)
+        self.counts: NDArray[np.int64] = np.zeros(self._BINS, dtype=np.int64)
 
-    def add(self, positions: NDArray[np.intp], gaps: Values) -> None:
-        """Add gaps in ms. Position 1 is the gap after the first chunk."""
-        rows = positions - 1
-        late = rows >= self.EXACT
-        if late.any():
-            rows = rows.copy()
-            beyond = np.log2((rows[late] + 1) / self.EXACT) * self._PER_DOUBLING
-            rows[late] = np.minimum(self.EXACT + beyond.astype(np.intp), self._POSITIONS - 1)
-        columns = np.log10(np.maximum(gaps, self._LOWEST) / self._LOWEST) * self._PER_DECADE
-        columns = np.minimum(columns.astype(np.intp), self._LENGTHS - 1)
-        size = self._POSITIONS * self._LENGTHS
-        cells = np.bincount(rows * self._LENGTHS + columns, minlength=size)
-        self.counts += cells.reshape(self.counts.shape)
-
-    def positions(self) -> Values:
-        """Return the first position of each bin."""
-        exact = np.arange(1, self.EXACT + 1, dtype=np.float64)
-        more = np.arange(self._POSITIONS - self.EXACT) / self._PER_DOUBLING
-        return np.concatenate((exact, np.ceil(self.EXACT * 2**more)))
-
-    def lengths(self) -> Values:
-        """Return the middle of each bin of length, in ms."""
-        return self._LOWEST * 10 ** ((np.arange(self._LENGTHS) + 0.5) / self._PER_DECADE)
+    def add(self, gaps: Values) -> None:
+        """Add gaps in ms."""
+        bins = np.log10(np.maximum(gaps, self._LOWEST) / self._LOWEST) * self._PER_DECADE
+        self.counts += np.bincount(np.minimum(bins.astype(np.intp), self._BINS - 1), minlength=self._BINS)
 
     def edges(self) -> Values:
-        """Return the lower edge of each bin of length, in ms."""
-        return self._LOWEST * 10 ** (np.arange(self._LENGTHS) / self._PER_DECADE)
-
-    def quantiles(self, shares: tuple[float, ...], least: int) -> tuple[Values, list[Values]]:
-        """Return the positions with at least `least` gaps, and for each share the length below which this share of them is."""
-        totals = self.counts.sum(axis=1)
-        rows = np.flatnonzero(totals >= least)
-        cumulative = np.cumsum(self.counts[rows], axis=1)
-        lengths = self.lengths()
-        found = []
-        for share in shares:
-            ranks = np.maximum(np.ceil(share * totals[rows]), 1)
-            found.append(lengths[(cumulative >= ranks[:, None]).argmax(axis=1)])
-        return self.positions()[rows], found
+        """Return the lower edge of each bin, in ms."""
+        return self._LOWEST * 10 ** (np.arange(self._BINS) / self._PER_DECADE)
 
 
 class TokenGrid:
@@ -153,11 +118,12 @@ class RequestColumns:
         """`folder` holds temporary files for large columns."""
         self._column = Column(os.path.join(folder, "page-requests.f64"))
         self._rows = array("d")
-        self.gaps = GapGrid()
+        self.gaps = GapLengths()
+        """Those of the profiling phases."""
         self.tokens = TokenGrid()
         self._gap_lists: list[Values] = []
-        self._gap_rows: list[tuple[float, float]] = []
-        """For each of them: when the first chunk arrived, and the tokens of each chunk."""
+        self._gap_rows: list[tuple[float, float, bool]] = []
+        """For each of them: when the first chunk arrived, the tokens of each chunk, and whether it is of a profiling phase."""
         self._buffered = 0
         self._slowest: list[tuple[float, int, dict[str, Any]]] = []
         self._failed: dict[tuple[str, int | None], list[dict[str, Any]]] = {}
@@ -181,7 +147,7 @@ class RequestColumns:
         gaps = measures.lists.get("inter_chunk_latency")
         if gaps is not None:
             self._gap_lists.append(gaps)
-            self._gap_rows.append((first, length / (len(gaps) + 1)))
+            self._gap_rows.append((first, length / (len(gaps) + 1), profiling))
             self._buffered += len(gaps)
         elif length:
             self._whole_replies.append((first if record.streamed and record.stamps else record.end, length))
@@ -226,10 +192,9 @@ class RequestColumns:
         if self._gap_lists:
             counts = np.fromiter(map(len, self._gap_lists), dtype=np.intp, count=len(self._gap_lists))
             gaps = np.concatenate(self._gap_lists)
-            firsts, shares = np.array(self._gap_rows).T
+            firsts, shares, profiled = np.array(self._gap_rows).T
+            self.gaps.add(gaps[np.repeat(profiled != 0, counts)])
             before = np.cumsum(counts) - counts
-            positions = np.arange(len(gaps)) - np.repeat(before, counts) + 1
-            self.gaps.add(positions, gaps)
             elapsed = np.cumsum(gaps)
             elapsed -= np.repeat(elapsed[before] - gaps[before], counts)
             times = np.repeat(firsts, counts) + elapsed * 1e6

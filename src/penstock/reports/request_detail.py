@@ -12,6 +12,7 @@ __all__ = ["request_detail"]
 
 _MOST_STAMPS = 300
 _MESSAGE_CHARACTERS = 300
+_IDENTITY_CHARACTERS = 200
 
 
 def request_detail(record: Record, values: dict[str, float]) -> dict[str, Any]:
@@ -38,6 +39,9 @@ def request_detail(record: Record, values: dict[str, float]) -> dict[str, Any]:
     ):
         if tag in values:
             detail[name] = numbers([values[tag]])[0]
+    for name, text in (("reply", record.response_id), ("model", record.model)):
+        if text:
+            detail[name] = text[:_IDENTITY_CHARACTERS]
     if len(record.stamps) > _MOST_STAMPS:
         detail["stamps_of"] = len(record.stamps)
     if record.failure is not None:

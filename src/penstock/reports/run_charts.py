@@ -8,11 +8,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.metrics.gap_profile import GapProfile
 from penstock.metrics.objectives import Objective
 from penstock.metrics.statistics import Values
 from penstock.plural import counted
-from penstock.reports.charts import Bar, Chart, Kind, Lanes, Mark, Series, numbers
-from penstock.reports.request_columns import GapGrid, Outcome, RequestColumns, Requests
+from penstock.reports.charts import Bar, Chart, Kind, Lanes, Mark, Series, is_wide, numbers
+from penstock.reports.request_columns import GapLengths, Outcome, RequestColumns, Requests
 
 __all__ = ["TimeAxis", "cdf", "distribution_charts", "gap_chart", "lanes", "time_charts"]
 
@@ -20,8 +21,6 @@ _HISTOGRAM_BINS = 60
 _TIME_BINS, _LEAST_TIME_BINS = 240, 12
 _REQUESTS_PER_BIN = 8
 """With fewer requests in each bin of the time line, rates and percentiles are noise."""
-_LOG_RATIO = 30
-"""A distribution whose largest value is this many times its smallest has a logarithmic axis."""
 _CDF_SHARES = np.unique(
     np.concatenate((np.linspace(0, 1, 201), (0.991, 0.992, 0.993, 0.994, 0.996, 0.997, 0.998, 0.999, 0.9995, 0.9999)))
 )
@@ -76,7 +75,7 @@ def _round_up(seconds: float) -> float:
 
 
 def distribution_charts(
-    requests: Requests, gaps: GapGrid, profiled: NDArray[np.bool_], objectives: Sequence[Objective]
+    requests: Requests, gaps: GapLengths, profiled: NDArray[np.bool_], objectives: Sequence[Objective]
 ) -> Iterator[Chart]:
     """Yield a histogram and a CDF for each latency of the profiling phases that the run has."""
     limits = {objective.metric: objective.limit for objective in objectives if not objective.at_least}
@@ -93,7 +92,7 @@ def distribution_charts(
 
 
 def _histogram(name: str, title: str, values: Values, marks: list[Mark]) -> Chart:
-    log = _spans_decades(values)
+    log = is_wide(values)
     low, high = float(values[0]), float(values[-1])
     if high <= low:
         low, high = low - max(abs(low) * 0.005, 1e-3), high + max(abs(high) * 0.005, 1e-3)
@@ -138,19 +137,15 @@ def cdf(
         caption="Share of the requests at or below each value.",
         x_label=f"{title.partition(':')[0]} ({unit})",
         y_label="% of requests",
-        log_x=_spans_decades(x),
+        log_x=is_wide(x),
         x=numbers(x),
         series=series,
         marks=list(marks),
     )
 
 
-def _spans_decades(values: Values) -> bool:
-    return bool(values[0] > 0 and values[-1] / values[0] > _LOG_RATIO)
-
-
-def _chunk_gaps(gaps: GapGrid) -> Iterator[Chart]:
-    counts = gaps.counts.sum(axis=0)
+def _chunk_gaps(gaps: GapLengths) -> Iterator[Chart]:
+    counts = gaps.counts
     present = np.flatnonzero(counts)
     if not len(present):
         return
@@ -277,22 +272,24 @@ def _percentiles_over_time(starts: Values, values: Values, axis: TimeAxis) -> li
     return series
 
 
-def gap_chart(gaps: GapGrid) -> Chart | None:
+def gap_chart(profile: GapProfile | None) -> Chart | None:
     """Return the percentiles of the gaps by their position in the reply; None if there are none."""
-    positions, quantiles = gaps.quantiles((0.5, 0.9, 0.99), _LEAST_GAPS)
-    if not len(positions):
-        positions, quantiles = gaps.quantiles((0.5, 0.9, 0.99), 1)
-    if not len(positions):
+    if profile is None or not profile.positions:
         return None
+    ranges = [each for each in profile.positions if each.count >= _LEAST_GAPS] or profile.positions
+    inexact = profile.inexact_gaps
+    left_out = f" {counted(inexact, 'gap')} with inexact timestamps are left out." if inexact else ""
+    highest, lowest = max(each.p99 for each in ranges), min(each.p50 for each in ranges)
     return Chart(
         id="gaps-by-position",
         title="Gaps by token position",
-        caption="Gap before each chunk of content, by its position in the reply, in steps of 4 %. Later positions share bins.",
+        caption=f"Gap before each chunk of content, by its position in the reply. Later positions share a point.{left_out}",
+        kind="points",
         x_label="Position of the chunk in the reply",
         y_label="ms",
-        log_y=bool(quantiles[2].max() > _LOG_RATIO * max(quantiles[0].min(), 1e-3)),
-        x=numbers(positions + 1),
-        series=[Series(label, numbers(q)) for label, q in zip(("p50", "p90", "p99"), quantiles, strict=True)],
+        log_y=is_wide((max(lowest, 1e-3), highest)),
+        x=numbers([(each.first + each.last) / 2 + 1 for each in ranges]),
+        series=[Series(name, numbers([getattr(each, name) for each in ranges])) for name in ("p50", "p90", "p99")],
     )
 
 

@@ -10,11 +10,14 @@ import numpy as np
 
 from penstock.metrics.bounds import HEADLINE
 from penstock.metrics.catalogue import CATALOGUE
+from penstock.metrics.intervals import FigureInterval
 from penstock.metrics.metric import label
 from penstock.metrics.objectives import parse_objectives
 from penstock.metrics.statistics import PERCENTILES, Stats
+from penstock.metrics.steady_state import SteadyState
 from penstock.metrics.summary import Summary
 from penstock.records.log import LoggedPhase
+from penstock.reports.certainty_table import NEEDED
 from penstock.reports.charts import Chart, Mark, numbers
 from penstock.reports.checklist import checklist
 from penstock.reports.console import notes
@@ -69,7 +72,7 @@ def run_document(
         "latencies": {"columns": list(_STATISTICS), "rows": list(_latency_rows(summary))},
         "errors": _errors(summary),
         "notes": list(notes(summary)),
-        **_charts(context, phases, columns, telemetry),
+        **_charts(summary, context, phases, columns, telemetry),
         "urls": list(settings.endpoint.urls),
         "settings": setting_rows(settings),
         "machine": {**header.machine, "worker processes": header.workers},
@@ -101,16 +104,22 @@ def _verdict(summary: Summary) -> dict[str, Any]:
 
 def _cell(summary: Summary, tag: str, statistic: str) -> dict[str, Any] | None:
     """Return a figure with the bounds of its true value and its confidence interval, if there are any."""
-    value = getattr(summary.metrics[tag], statistic)
+    cell = _figure(summary.metrics[tag], statistic, summary.intervals.get(tag, {}).get(statistic))
+    bounds = summary.bounds.get(tag, {}).get(statistic)
+    if cell is not None and bounds is not None and bounds.low < bounds.high:
+        cell["bounds"] = numbers([bounds.low, bounds.high])
+    return cell
+
+
+def _figure(stats: Stats, statistic: str, interval: FigureInterval | None) -> dict[str, Any] | None:
+    value = getattr(stats, statistic)
     if value is None:
         return None
     cell: dict[str, Any] = {"value": numbers([value])[0]}
-    bounds = summary.bounds.get(tag, {}).get(statistic)
-    if bounds is not None and bounds.low < bounds.high:
-        cell["bounds"] = numbers([bounds.low, bounds.high])
-    interval = summary.intervals.get(tag, {}).get(statistic)
     if interval is not None and interval.low is not None and interval.high is not None:
         cell["interval"] = numbers([interval.low, interval.high])
+    if stats.count is not None and stats.count < NEEDED.get(statistic, 0):
+        cell["unsupported"] = True
     return cell
 
 
@@ -127,11 +136,22 @@ def _cards(summary: Summary) -> Iterator[dict[str, Any]]:
         yield {**card, "statistic": "p50", **(_cell(summary, tag, "p50") or {}), "also": _cell(summary, tag, "p99")}
 
 
+def _shown_steady_state(summary: Summary) -> SteadyState | None:
+    """Return the steady state, if requests precede it; None if its figures are those of the whole run."""
+    steady = summary.steady_state
+    return steady if steady is not None and steady.head else None
+
+
 def _latency_rows(summary: Summary) -> Iterator[dict[str, Any]]:
+    steady = _shown_steady_state(summary)
     for tag in HEADLINE:
         if tag in summary.metrics:
             cells = [_cell(summary, tag, statistic) for statistic in _STATISTICS]
             yield {"tag": tag, "label": label(CATALOGUE[tag]), "note": CATALOGUE[tag].note, "cells": cells}
+            if steady is not None and tag in steady.metrics:
+                intervals = steady.intervals.get(tag, {})
+                cells = [_figure(steady.metrics[tag], name, intervals.get(name)) for name in _STATISTICS]
+                yield {"tag": f"steady_{tag}", "label": "in the steady state", "note": "", "cells": cells}
 
 
 def _errors(summary: Summary) -> list[dict[str, Any]]:
@@ -162,6 +182,7 @@ def _rounded(stats: Stats, name: str) -> float | int | None:
 
 
 def _charts(
+    summary: Summary,
     context: ReportContext,
     phases: list[LoggedPhase],
     columns: RequestColumns,
@@ -186,11 +207,13 @@ def _charts(
     objectives = parse_objectives(context.header.settings.goodput)
     axis = TimeAxis.of(requests, origin)
     marks = [Mark(0.0, "profiling begins")] if not profiled.all() else []
+    if (steady := _shown_steady_state(summary)) is not None:
+        marks += [Mark(steady.begin_s, "steady state"), Mark(steady.end_s, "its end")]
     timeline = [
         *time_charts(requests, columns, axis, marks),
         *telemetry.charts(axis.edges[0], axis.edges[-1], origin, marks),
     ]
-    gaps: Chart | None = gap_chart(columns.gaps)
+    gaps: Chart | None = gap_chart(summary.gap_profile)
     details = [columns.slowest(), columns.failed()]
     for detail in (detail for part in details for detail in part):
         detail["at"] = round((detail["at"] - origin) / 1e9, 6)

@@ -1,4 +1,4 @@
-"""The data of the page of several runs: a sweep, repeated runs, or a comparison."""
+"""The data of the page of several runs: a sweep, a search, repeated runs, or a comparison."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from penstock.metrics.capacity import SearchOutcome
 from penstock.metrics.catalogue import CATALOGUE, in_table
+from penstock.metrics.conditions import parse_condition
 from penstock.metrics.confidence import Interval
 from penstock.metrics.experiment import VariationFigures
 from penstock.metrics.metric import label
 from penstock.metrics.objectives import parse_objectives
 from penstock.metrics.sweep import best_points, latency_figure, pareto_optimal, saturation
 from penstock.plural import counted
-from penstock.reports.charts import Chart, Mark, Series, numbers
+from penstock.reports.charts import Chart, Mark, Series, is_wide, numbers
+from penstock.reports.search_page import level_table, limit_cards, limit_sentence, objective_charts, search_title
 from penstock.reports.settings_rows import changed_settings
 from penstock.settings.schema import Settings
 
@@ -58,12 +61,18 @@ class RunLink(NamedTuple):
 
 
 def experiment_document(
-    variations: Sequence[VariationFigures], settings: Settings, runs: Sequence[RunLink], version: str
+    variations: Sequence[VariationFigures],
+    settings: Settings,
+    runs: Sequence[RunLink],
+    version: str,
+    search: SearchOutcome | None = None,
 ) -> dict[str, Any]:
-    """Return the page of a sweep or of repeated runs. `runs` are all runs, in the order of time."""
+    """Return the page of a sweep, a search or repeated runs. `runs` are all runs, in the order of time."""
     experiment = settings.experiment
     count = sum(len(each.runs) for each in variations)
-    if experiment.parameters:
+    if search is not None:
+        subtitle = search_title(search)
+    elif experiment.parameters:
         names = " and ".join(name.replace("_", " ") for name in experiment.parameters)
         subtitle = f"Sweep of {names}: {counted(len(variations), 'point')}, {counted(count, 'run')}"
     else:
@@ -75,9 +84,16 @@ def experiment_document(
         "subtitle": subtitle,
         "version": version,
         "level": experiment.confidence,
-        "conclusions": _conclusions(variations, settings),
+        "cards": [] if search is None else limit_cards(search, variations),
+        "conclusions": _conclusions(variations, settings) if search is None else [limit_sentence(search)],
+        "levels": None if search is None else level_table(search),
         "overview": _overview(variations),
-        "charts": [*_curves(usable, settings), *_by_parameter(usable, experiment.parameters), *_overlays(runs)],
+        "charts": [
+            *([] if search is None else objective_charts(search)),
+            *_curves(usable, settings),
+            *_by_parameter(usable, experiment.parameters),
+            *_overlays(runs),
+        ],
         "differences": _repeated(variations, experiment.confidence) if experiment.runs > 1 else _changes(usable),
         "changed": _changed(runs),
         "runs": [{"name": run.name, "href": run.href} for run in runs],
@@ -141,6 +157,8 @@ def _curves(usable: Sequence[VariationFigures], settings: Settings) -> list[Char
     latency = latency_figure(usable)
     tag = latency.rpartition("_")[0]
     limits = [o.limit for o in parse_objectives(settings.goodput) if o.metric == tag and not o.at_least]
+    conditions = [parse_condition("--slo", text, example="") for text in settings.experiment.slos]
+    limits += [each.limit for each in conditions if f"{each.metric}_{each.statistic}" == latency]
     optimal = {each.label for each in pareto_optimal(usable)}
     parameters = " and ".join(name.replace("_", " ") for name in settings.experiment.parameters)
     charts = []
@@ -203,7 +221,7 @@ def _by_parameter(usable: Sequence[VariationFigures], parameters: Sequence[str])
                     kind="points",
                     x_label=parameter.replace("_", " "),
                     y_label=unit,
-                    log_x=values[0] > 0 and values[-1] / values[0] >= 30,
+                    log_x=is_wide(values),
                     x=numbers(values),
                     series=series,
                 )
@@ -254,7 +272,7 @@ def _overlay(id_: str, found: Sequence[tuple[str, Mapping[str, Any]]], total: in
         caption=f"Share of the requests at or below each value, for each run.{more}",
         x_label=first["x_label"],
         y_label=first["y_label"],
-        log_x=bool(x[0] > 0 and x[-1] / x[0] > 30),
+        log_x=is_wide(x),
         x=numbers(x),
         series=series,
     )

@@ -57,6 +57,8 @@ def _text(value: Any) -> str:
         text = value
     elif isinstance(value, tuple) and value and all(isinstance(item, str) for item in value):
         text = ", ".join(value)
+    elif isinstance(value, float):
+        text = f"{value:.6g}"
     else:
         text = json.dumps(msgspec.to_builtins(value, enc_hook=str), ensure_ascii=False)
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}… ({len(text):,} characters)"

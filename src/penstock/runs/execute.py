@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from functools import partial
 from time import monotonic_ns
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -143,6 +143,10 @@ def _until_rule(opened: OpenedRun) -> UntilRule | None:
 class StopRule(Protocol):
     def is_met(self, running: RunningPhase) -> bool:
         """Return whether to end the phase. It is called about every 10 ms."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the log keeps about the rule, after the end of the phase."""
         ...
 
 

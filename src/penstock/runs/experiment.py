@@ -6,13 +6,14 @@ import os
 import secrets
 from collections.abc import Hashable
 from functools import partial
+from time import monotonic_ns
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from penstock.errors import PenstockError, UserError
 from penstock.records.header import encode_header
-from penstock.records.log import LoggedData, LoggedPoint, RunLog
+from penstock.records.log import LEVEL, LoggedData, LoggedPoint, RunLog
 from penstock.runs.execute import FailureRule, OpenedRun, StoredData, log_rule, must_end, open_run, store_data
 from penstock.runs.observer import Observer
 from penstock.runs.point_folder import write_reference
@@ -141,11 +142,13 @@ class _PointRunner:
             rule = FailureRule(settings.load, runner.progress)
             own_rule = point.rule if phase.kind == "profiling" else None
             result = running.wait(partial(must_end, rule, own_rule))
-            log_rule(runner, running, ended=own_rule is not None and rule.reason is None)
+            interrupted = result.progress.stopping > 0
+            if own_rule is not None and not interrupted:
+                runner.add_sample(LEVEL, monotonic_ns(), own_rule.facts())
+                log_rule(runner, running, ended=rule.reason is None)
             position = self._position = result.next_position
             if phase.kind == "warmup":
                 self._after_warmup[self._loaded] = position
-            interrupted = result.progress.stopping > 0
             stopped = rule.reason
             if stopped is not None or interrupted:
                 break

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from penstock import __version__
+from penstock.metrics.capacity import SearchOutcome
 from penstock.metrics.experiment import RunFigures, VariationFigures, group_runs
 from penstock.records.header import decode_header
 from penstock.records.log import STOP_RULE, LoggedPoint, RunLog, variation_label
@@ -17,6 +18,7 @@ from penstock.reports.sweep import sweep_paths, write_sweep
 from penstock.runs.point_folder import write_reference
 from penstock.runs.points import Point, PointResult
 from penstock.runs.run_folder import LOG_FOLDER
+from penstock.runs.search import SEARCH_FILE, logged_search, write_search
 from penstock.runs.summarise import summarise, why_unusable
 from penstock.settings.redact import redacted
 from penstock.settings.schema import ExperimentSettings
@@ -29,10 +31,16 @@ class ExperimentReport(NamedTuple):
     variations: list[VariationFigures]
     files: list[str]
     """What was written."""
+    search: SearchOutcome | None = None
+    """What a search found."""
 
 
-def report_experiment(folder: str, settings: ExperimentSettings, results: Sequence[PointResult]) -> ExperimentReport:
-    """Write the files over all points into the experiment's folder."""
+def report_experiment(
+    folder: str, settings: ExperimentSettings, results: Sequence[PointResult], into: str | None = None
+) -> ExperimentReport:
+    """Write the files over all points into the experiment's folder, or into another one."""
+    search = logged_search(os.path.join(folder, LOG_FOLDER), settings)
+    folder = into or folder
     variations = group_runs([_figures(result) for result in results], settings.confidence)
     if settings.sweep == "auto" or settings.find_max is not None:  # these measure points between earlier ones
         variations.sort(key=lambda each: each.parameters[settings.parameters[0]])
@@ -45,12 +53,20 @@ def report_experiment(folder: str, settings: ExperimentSettings, results: Sequen
     if settings.parameters:
         write_sweep(folder, variations, settings, __version__)
         files += sweep_paths(folder)
-    if page := _write_page(folder, variations, results):
+    if search is not None:
+        files.append(os.path.join(folder, SEARCH_FILE))
+        write_search(files[-1], search)
+    if page := _write_page(folder, variations, results, search):
         files.append(page)
-    return ExperimentReport(variations, files)
+    return ExperimentReport(variations, files, search)
 
 
-def _write_page(folder: str, variations: Sequence[VariationFigures], results: Sequence[PointResult]) -> str | None:
+def _write_page(
+    folder: str,
+    variations: Sequence[VariationFigures],
+    results: Sequence[PointResult],
+    search: SearchOutcome | None,
+) -> str | None:
     """Write the page over all points, and return its path; None if the points have no pages."""
     runs = []
     for result in results:
@@ -65,14 +81,15 @@ def _write_page(folder: str, variations: Sequence[VariationFigures], results: Se
     if not runs:
         return None
     path = os.path.join(folder, PAGE_NAME)
-    write_page(path, experiment_document(variations, runs[0].settings, runs, __version__))
+    write_page(path, experiment_document(variations, runs[0].settings, runs, __version__, search))
     return path
 
 
 def aggregate_files(folder: str, points: Sequence[LoggedPoint]) -> list[str]:
     """Return all files over several points that the experiment in `folder` may have written."""
     aggregates = [path for point in points for path in aggregate_paths(_aggregate_folder(folder, point.parameters))]
-    return [*aggregates, *sweep_paths(folder), os.path.join(folder, PAGE_NAME)] if points else []
+    names = (PAGE_NAME, SEARCH_FILE)
+    return [*aggregates, *sweep_paths(folder), *(os.path.join(folder, name) for name in names)] if points else []
 
 
 def _aggregate_folder(folder: str, parameters: dict[str, int | float]) -> str:

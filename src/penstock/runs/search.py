@@ -5,21 +5,32 @@ from __future__ import annotations
 
 import os
 from time import monotonic_ns
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from penstock.metrics.capacity import ERROR_RATE, CapacitySearch, Decision, Level, LevelTest, Outcome, SearchResult, Slo
+from penstock.metrics.capacity import (
+    ERROR_RATE,
+    CapacitySearch,
+    Decision,
+    Level,
+    LevelTest,
+    Outcome,
+    SearchOutcome,
+    Slo,
+    parse_slo,
+)
 from penstock.metrics.catalogue import CATALOGUE
-from penstock.records.log import variation_label
+from penstock.records.log import LEVEL, RunLog, variation_label
 from penstock.records.record import Record
 from penstock.runs.log_tail import LogTail, values_while_running
 from penstock.runs.points import Point, PointRuns, base_seed
 from penstock.runs.run_folder import LOG_FOLDER
 from penstock.runs.runner import RunningPhase
-from penstock.settings.schema import Settings
+from penstock.settings.schema import ExperimentSettings, Settings
 
-__all__ = ["SEARCH_FILE", "Search", "write_search"]
+__all__ = ["SEARCH_FILE", "Search", "logged_search", "write_search"]
 
 SEARCH_FILE = "profile_export_penstock_search.json"
 _POLL_NS = 50_000_000
@@ -68,7 +79,14 @@ class _LevelRule:
         misses = tuple(sum(not outcome.met[i] for outcome in judged) for i in range(len(self._slos)))
         decision = self._decision or self._decide(None)
         full = not self._first_look or decision == "fail" or self._test.decide(judged) == "pass"
-        return Level(self._value, len(judged), misses, decision, full)
+        observed = tuple(
+            slo.observed([outcome.values[i] for outcome in judged]) for i, slo in enumerate(self._slos) if judged
+        )
+        return Level(self._value, len(judged), misses, decision, full, observed)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the log keeps about the level."""
+        return msgspec.structs.asdict(self.level())
 
     @property
     def latency_s(self) -> float:
@@ -97,7 +115,8 @@ class _LevelRule:
 
 def _outcome(record: Record, slos: tuple[Slo, ...]) -> Outcome:
     values = values_while_running(record)
-    return Outcome(record.start, record.end, tuple(slo.is_met(values) for slo in slos))
+    met = tuple(slo.is_met(values) for slo in slos)
+    return Outcome(record.start, record.end, met, tuple(slo.value(values) for slo in slos))
 
 
 class Search:
@@ -108,7 +127,7 @@ class Search:
         self._slos = slos
         experiment = settings.experiment
         self._closed_loop = experiment.find_max == "concurrency"
-        self.parameter = "concurrency" if self._closed_loop else "request_rate"
+        self._parameter = "concurrency" if self._closed_loop else "request_rate"
         self._range = experiment.search_min, experiment.search_max
         self._seed = base_seed(settings)
         self._number = 0
@@ -118,14 +137,6 @@ class Search:
         self._cap = _MAX_FACTOR * LevelTest(slos).requests_to_pass
         self.largest = [self._at(self._range[1], 0.0)]
         self.settings = replace(self._at(self._range[0], 0.0), output=replace(settings.output, folder=folder))
-
-    @property
-    def result(self) -> SearchResult:
-        return self._search.result()
-
-    @property
-    def slos(self) -> tuple[Slo, ...]:
-        return self._slos
 
     def points(self) -> PointRuns:
         latency_s = 0.0
@@ -144,7 +155,7 @@ class Search:
 
     def _point(self, value: float, latency_s: float, rule: _LevelRule) -> Point:
         number, self._number = self._number, self._number + 1
-        parameters: dict[str, int | float] = {self.parameter: int(value) if self._closed_loop else value}
+        parameters: dict[str, int | float] = {self._parameter: int(value) if self._closed_loop else value}
         label = variation_label(parameters)
         visit = self._visits[value] = self._visits.get(value, 0) + 1
         name = label if visit == 1 else f"{label}_visit_{visit}"
@@ -176,6 +187,20 @@ def _span_s(slos: tuple[Slo, ...]) -> float:
     return min(max(_MIN_SPAN_S, 10 * max(limits, default=0.0) / 1000), _MAX_SPAN_S)
 
 
+def logged_search(folder: str, settings: ExperimentSettings) -> SearchOutcome | None:
+    """Return what a search found, from the folder of its log; None if the experiment is no search."""
+    if settings.find_max is None:
+        return None
+    slos = tuple(parse_slo(text) for text in settings.slos)
+    search = CapacitySearch(slos, settings.search_min, settings.search_max, whole=settings.find_max == "concurrency")
+    log = RunLog(folder)
+    for sample in log.samples():
+        if sample.source == LEVEL and (level := msgspec.convert(sample.values, Level)).requests:
+            search.add(level)
+    log.close()
+    return SearchOutcome(settings.parameters[0], slos, search.result())
+
+
 class _Document(msgspec.Struct):
     parameter: str
     objectives: list[str]
@@ -185,7 +210,8 @@ class _Document(msgspec.Struct):
     levels: list[dict[str, object]]
 
 
-def write_search(path: str, parameter: str, slos: tuple[Slo, ...], result: SearchResult) -> None:
+def write_search(path: str, search: SearchOutcome) -> None:
+    parameter, slos, result = search
     limit = result.limit
     document = _Document(
         parameter,
@@ -197,6 +223,7 @@ def write_search(path: str, parameter: str, slos: tuple[Slo, ...], result: Searc
             {
                 parameter: level.value,
                 "requests": level.requests,
+                "observed": list(level.observed),
                 "misses": list(level.misses),
                 "fitted_miss_shares": list(fitted),
                 "decision": level.decision or "undecided",

@@ -150,6 +150,19 @@ function drawMarks(chart) {
       const y = u.bbox.top + (2 + 13 * (shown++ % 4)) * ratio;
       context.fillText(mark.label, right ? x + 3 * ratio : x - width - 3 * ratio, y);
     }
+    context.textBaseline = "bottom";
+    for (const line of chart.lines || []) {
+      const y = u.valToPos(line.y, "y", true);
+      if (!(y >= u.bbox.top && y <= u.bbox.top + u.bbox.height)) continue;
+      context.strokeStyle = context.fillStyle = colour("bad");
+      context.lineWidth = 1.5 * ratio;
+      context.setLineDash([6 * ratio, 3 * ratio]);
+      context.beginPath();
+      context.moveTo(u.bbox.left, y);
+      context.lineTo(u.bbox.left + u.bbox.width, y);
+      context.stroke();
+      context.fillText(line.label, u.bbox.left + 4 * ratio, y - 2 * ratio);
+    }
     context.restore();
   };
 }
@@ -192,6 +205,7 @@ function drawPoints(chart) {
 function chartOptions(chart, width, height) {
   const paths = chart.kind === "steps" ? uPlot.paths.stepped({ align: 1 }) : uPlot.paths.linear();
   const headroom = (chart.marks || []).length ? 1.2 : 1.06;
+  const highestLine = Math.max(0, ...(chart.lines || []).map((line) => line.y));
   const hasPoints = chart.kind === "points" || chart.kind === "scatter";
   const single = chart.series.length === 1 && !hasPoints;
   return {
@@ -203,7 +217,7 @@ function chartOptions(chart, width, height) {
       x: { time: false, distr: chart.log_x ? 3 : 1 },
       y: chart.log_y
         ? { distr: 3 }
-        : { range: (u, low, high) => (low === null ? [0, 1] : [Math.min(0, low), high > 0 ? high * headroom : 1]) },
+        : { range: (u, low, high) => (low === null ? [0, 1] : [Math.min(0, low), Math.max(high, highestLine) * headroom || 1]) },
     },
     axes: [axis(chart.x_label, { size: 34 }), axis(chart.y_label, { size: 52 })],
     legend: { live: true, markers: { width: 2 } },
@@ -231,7 +245,8 @@ function summarise(chart) {
     return series.label + ": " + format(Math.min(...known)) + " to " + format(Math.max(...known));
   });
   const marks = (chart.marks || []).map((mark) => mark.label + " at " + format(mark.x));
-  return chart.title + ". " + chart.y_label + " against " + chart.x_label + ". " + [...parts, ...marks].join("; ") + ".";
+  const lines = (chart.lines || []).map((line) => line.label + " at " + format(line.y));
+  return chart.title + ". " + chart.y_label + " against " + chart.x_label + ". " + [...parts, ...marks, ...lines].join("; ") + ".";
 }
 
 /* A figure with a chart, a sentence, and the same data as a table. */
@@ -466,7 +481,9 @@ function requestItem(request, longest) {
   facts.push(element("span", {}, `at ${request.at.toFixed(2)} s`));
   facts.push(element("span", {}, `session ${request.session}, turn ${request.turn}`));
   if (data.urls.length > 1) facts.push(element("span", {}, data.urls[request.url]));
-  facts.push(element("span", { class: "id" }, request.id));
+  facts.push(element("span", { class: "id" }, "request " + request.id));
+  if (request.reply) facts.push(element("span", { class: "id" }, "reply " + request.reply));
+  if (request.model) facts.push(element("span", { class: "id" }, "model " + request.model));
   const item = element("li", {}, element("div", { class: "facts" }, facts), chart);
   if (request.error) {
     const code = request.error.code === null ? "" : request.error.code + " ";
@@ -531,6 +548,11 @@ function hasBounds(cell) {
   return cell.bounds && cell.bounds.some((bound) => format(bound) !== format(cell.value));
 }
 
+/* A figure, marked if there are too few requests for it. */
+function figureText(cell) {
+  return format(cell.value) + (cell.unsupported ? "?" : "");
+}
+
 function uncertainty(cell) {
   const lines = [];
   if (hasBounds(cell)) lines.push(element("small", { class: "bounds" }, "bounds " + range(cell.bounds)));
@@ -538,48 +560,49 @@ function uncertainty(cell) {
   return lines;
 }
 
+function cardElement(name, value, more, { unit = "", tag = null } = {}) {
+  return element(
+    "div",
+    { class: "card", "data-tag": tag },
+    element("div", { class: "name" }, name),
+    element("div", { class: "value" }, value, unit ? element("span", { class: "unit" }, " " + unit) : null),
+    element("div", { class: "more" }, more),
+  );
+}
+
 function cards() {
   const { succeeded, failed, cancelled } = data.counts;
-  const made = data.cards.map((card) =>
-    element(
-      "div",
-      { class: "card", "data-tag": card.tag },
-      element("div", { class: "name" }, card.label + (card.statistic ? ", " + card.statistic : "")),
-      element("div", { class: "value" }, format(card.value), element("span", { class: "unit" }, " " + card.unit)),
-      element(
-        "div",
-        { class: "more" },
-        card.also ? element("div", {}, `p99 ${format(card.also.value)} ${card.unit}`) : null,
-        hasBounds(card) ? element("div", {}, "true value " + range(card.bounds)) : null,
-        card.interval ? element("div", {}, "95 % interval " + range(card.interval)) : null,
-      ),
-    ),
-  );
   const total = succeeded + failed;
   const share = total ? ((100 * failed) / total).toFixed(failed && failed * 1000 < total ? 3 : 1) + " %" : "–";
-  made.unshift(
-    element(
-      "div",
-      { class: "card" },
-      element("div", { class: "name" }, "Requests"),
-      element("div", { class: "value" }, format(total)),
-      element(
-        "div",
-        { class: "more" },
-        element("div", { class: failed ? "error" : null }, `${format(failed)} failed (${share})`),
-        cancelled ? element("div", {}, `${format(cancelled)} cancelled`) : null,
-      ),
+  const requests = cardElement("Requests", format(total), [
+    element("div", { class: failed ? "error" : null }, `${format(failed)} failed (${share})`),
+    cancelled ? element("div", {}, `${format(cancelled)} cancelled`) : null,
+  ]);
+  const made = data.cards.map((card) =>
+    cardElement(
+      card.label + (card.statistic ? ", " + card.statistic : ""),
+      figureText(card),
+      [
+        card.also ? element("div", {}, `p99 ${figureText(card.also)} ${card.unit}`) : null,
+        hasBounds(card) ? element("div", {}, "true value " + range(card.bounds)) : null,
+        card.interval ? element("div", {}, "95 % interval " + range(card.interval)) : null,
+      ],
+      card,
     ),
   );
-  return element("div", { class: "cards" }, made);
+  return element("div", { class: "cards" }, requests, made);
 }
 
 function latencyTable(latencies) {
   const rows = latencies.rows.map((row) => [
     element("span", { title: row.note }, row.label),
-    ...row.cells.map((cell) => (cell === null ? null : element("span", {}, format(cell.value), ...uncertainty(cell)))),
+    ...row.cells.map((cell) => (cell === null ? null : element("span", {}, figureText(cell), ...uncertainty(cell)))),
   ]);
-  return table("Latencies", ["Metric", ...latencies.columns], rows, { wide: true });
+  const marked = latencies.rows.some((row) => row.cells.some((cell) => cell && cell.unsupported));
+  return [
+    table("Latencies", ["Metric", ...latencies.columns], rows, { wide: true }),
+    marked ? element("p", { class: "muted" }, "? The run has too few requests for this percentile.") : null,
+  ];
 }
 
 function errorTable(errors) {
@@ -687,10 +710,21 @@ function runsTable(label, { columns, rows, text = [0] }) {
 }
 
 function runsPage() {
-  const panel = data.conclusions.length
-    ? element("div", { class: "panel" }, element("ul", {}, data.conclusions.map((text) => element("li", {}, text))))
-    : null;
-  section("result", "Result", "Result", "", panel, runsTable("All runs", data.overview), notesPanel(data.notes));
+  const [first, ...others] = data.conclusions;
+  const list = others.length ? element("ul", {}, data.conclusions.map((text) => element("li", {}, text))) : element("p", {}, first);
+  const panel = first ? element("div", { class: "panel" }, list) : null;
+  const cards = (data.cards || []).map((card) => cardElement(card.label, typeof card.value === "string" ? card.value : format(card.value), card.more.map((text) => element("div", {}, text))));
+  section(
+    "result",
+    "Result",
+    "Result",
+    "",
+    cards.length ? element("div", { class: "cards" }, cards) : null,
+    panel,
+    data.levels ? [element("h3", {}, "Levels"), runsTable("Levels", data.levels), element("h3", {}, "All requests of each level")] : null,
+    runsTable("All runs", data.overview),
+    notesPanel(data.notes),
+  );
   if (data.charts.length) section("charts", "Charts", "Charts", "", grid(data.charts));
   if (data.differences.length) {
     section(

@@ -1,0 +1,148 @@
+"""The parts of the page of a search: the limit, the curve of all levels for each objective, and the levels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from penstock.metrics.capacity import ERROR_RATE, Level, SearchOutcome, Slo
+from penstock.metrics.catalogue import CATALOGUE
+from penstock.metrics.experiment import VariationFigures
+from penstock.metrics.intervals import clopper_pearson
+from penstock.plural import counted
+from penstock.reports.charts import Chart, Line, Mark, Series, is_wide, numbers
+
+__all__ = ["level_table", "limit_cards", "limit_sentence", "objective_charts", "search_title"]
+
+_AT_LIMIT = (("request_throughput_avg", "Requests/s"), ("output_token_throughput_avg", "Output tokens/s"))
+
+
+def search_title(search: SearchOutcome) -> str:
+    objectives = " and ".join(slo.text for slo in search.slos)
+    levels = search.result.levels
+    judged = counted(sum(level.requests for level in levels), "judged request")
+    return f"Search for the largest {_name(search)} with {objectives}: {counted(len(levels), 'level')}, {judged}"
+
+
+def limit_sentence(search: SearchOutcome) -> str:
+    name, result = _name(search), search.result
+    limit = result.limit
+    if not result.levels:
+        return "Nothing was measured."
+    if limit is None:
+        return f"No {name} met the objectives, not even {result.levels[0].value:g}."
+    judged = f"({sum(level.requests for level in result.levels):,} requests judged)"
+    if limit.high is None:
+        return f"The objectives are met up to {name} {limit.low:g}, the highest that was tried {judged}."
+    return (
+        f"The largest {name} within the objectives is at least {limit.low:g} and below {limit.high:g}; the monotone fit "
+        f"crosses the limit at {limit.estimate:.4g} {judged}."
+    )
+
+
+def limit_cards(search: SearchOutcome, variations: Sequence[VariationFigures]) -> list[dict[str, Any]]:
+    """Return the limit, and the throughput at the highest level that passed."""
+    name, limit = _name(search), search.result.limit
+    label = f"Largest {name} within the objectives"
+    if limit is None:
+        return [{"label": label, "value": "none", "more": ["No level passed."]}]
+    end = "the highest that was tried" if limit.high is None else f"{limit.high:,g} fails"
+    fit = [] if limit.high is None else [f"the fit crosses the limit at {limit.estimate:,.4g}"]
+    cards: list[dict[str, Any]] = [
+        {"label": label, "value": f"{limit.low:,g}", "more": [f"{limit.low:,g} passes, {end}", *fit]}
+    ]
+    at_limit = [each for each in variations if each.parameters.get(search.parameter) == limit.low]
+    for figure, title in _AT_LIMIT:
+        if at_limit and figure in at_limit[-1].figures:
+            value = numbers([at_limit[-1].figures[figure].mean])[0]
+            cards.append({"label": f"{title} at {name} {limit.low:,g}", "value": value, "more": []})
+    return cards
+
+
+def level_table(search: SearchOutcome) -> dict[str, Any]:
+    rows = []
+    for level in search.result.levels:
+        row: list[Any] = [f"{_name(search)} {level.value:,g}", {"status": _verdict(level)}, level.requests]
+        for observed, misses in zip(level.observed, level.misses, strict=True):
+            share = 100 * misses / max(1, level.requests)
+            row += [numbers([observed])[0], f"{misses:,} ({share:.3g} %)"]
+        rows.append(row)
+    columns = ["Level", "Decision", "Requests judged"]
+    for slo in search.slos:
+        columns += [f"{_subject(slo)} {_goal(slo)}", f"misses (allowed {_allowed(slo):.3g} %)"]
+    return {"columns": columns, "rows": rows}
+
+
+def objective_charts(search: SearchOutcome) -> Iterator[Chart]:
+    """Return two charts for each objective: the figure that it limits, and the share of requests that miss it."""
+    levels, limit = search.result.levels, search.result.limit
+    if len(levels) < 2:
+        return
+    name = _name(search)
+    values = [level.value for level in levels]
+    marks = []
+    if limit is not None and limit.high is not None:
+        marks.append(Mark(limit.estimate, f"limit: {limit.low:,g} to {limit.high:,g}"))
+    for i, slo in enumerate(search.slos):
+        subject, decisions = _subject(slo), [_verdict(level) for level in levels]
+        common: dict[str, Any] = {
+            "kind": "points",
+            "x_label": name,
+            "x": numbers(values),
+            "log_x": is_wide(values),
+            "marks": marks,
+        }
+        yield Chart(
+            id=f"objective-{i + 1}",
+            title=f"{subject} by {name}",
+            caption=f"{_goal(slo, 'Objective: ')}. Each point is a level with its decision.",
+            y_label=_unit(slo),
+            series=[Series(subject, numbers([level.observed[i] for level in levels]), names=decisions)],
+            lines=[Line(slo.limit, _goal(slo, "objective "))],
+            **common,
+        )
+        shares = [clopper_pearson(level.misses[i], level.requests) for level in levels]
+        observed = Series(
+            "observed",
+            numbers([100 * level.misses[i] / level.requests for level in levels]),
+            numbers([100 * low for low, _ in shares]),
+            numbers([100 * high for _, high in shares]),
+            names=decisions,
+        )
+        yield Chart(
+            id=f"misses-{i + 1}",
+            title=f"Requests that miss: {subject} {_goal(slo)}",
+            caption=f"The objective allows {_allowed(slo):.3g} %. Vertical lines are 95 % confidence intervals.",
+            y_label="requests (%)",
+            series=[observed, Series("monotone fit", numbers([100 * fit[i] for fit in search.result.fitted]))],
+            lines=[Line(_allowed(slo), f"allowed {_allowed(slo):.3g} %")],
+            **common,
+        )
+
+
+def _name(search: SearchOutcome) -> str:
+    return search.parameter.replace("_", " ")
+
+
+def _verdict(level: Level) -> str:
+    return level.decision or "undecided"
+
+
+def _allowed(slo: Slo) -> float:
+    """Return the share of requests that may miss the objective, in percent."""
+    return 100 * slo.allowed
+
+
+def _subject(slo: Slo) -> str:
+    if slo.metric == ERROR_RATE:
+        return "Failed requests"
+    percentile = 100 * (1 - slo.share if slo.at_least else slo.share)
+    return f"{CATALOGUE[slo.metric].header} p{percentile:.0f}"
+
+
+def _unit(slo: Slo) -> str:
+    return "%" if slo.metric == ERROR_RATE else CATALOGUE[slo.metric].unit
+
+
+def _goal(slo: Slo, before: str = "") -> str:
+    return f"{before}{'>' if slo.at_least else '<'} {slo.limit:,g} {_unit(slo)}"
