@@ -26,6 +26,7 @@ from penstock.wire.kernel_stamps import (
     TCP_CLOSE,
     PlainReceiver,
     StampedReceiver,
+    UntimedReceiver,
     acknowledged,
     is_open,
     round_trip_and_retransmits,
@@ -82,6 +83,7 @@ class Connection:
         "_fd",
         "_info_before",
         "_loop",
+        "_measures",
         "_on_closed",
         "_on_idle",
         "_origin",
@@ -97,6 +99,7 @@ class Connection:
         "connect_started",
         "connected",
         "exchange",
+        "idle_since",
         "unreceived",
         "used",
     )
@@ -114,9 +117,10 @@ class Connection:
         marks: LoopMarks | None = None,
         private_buffer: bool = False,
     ) -> None:
-        """Start to connect. Without `stamps`, or on a system without them, a read is dated when it happens. `marks` narrow
-        the time in which the segments of one read can have arrived. With `private_buffer`, the connection has no stamps, and
-        its loop may run in another thread than that of other connections."""
+        """Start to connect. On a system without stamps, a read is dated when it happens. Without `stamps`, reads are dated so
+        as well, and nothing more is measured, which saves two system calls in an exchange. `marks` narrow the time in which
+        the segments of one read can have arrived. With `private_buffer`, the connection has no stamps, and its loop may run
+        in another thread than that of other connections."""
         self._loop = loop
         self._origin = origin
         self._retransmits = 0
@@ -137,18 +141,23 @@ class Connection:
         self.connect_started = monotonic_ns()
         self.connected = -1
         """When the connection was ready for requests, after TLS; -1 until then."""
+        self.idle_since = -1
+        """When the last exchange ended, or when a connection without one was ready."""
         sock = self._sock = socket.socket(origin.family, socket.SOCK_STREAM)
         self._fd = sock.fileno()
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = memoryview(bytearray(_PRIVATE_BUFFER)) if private_buffer else READ_BUFFER
-        receiver: StampedReceiver | PlainReceiver
-        if stamps and kernel_stamps.AVAILABLE and not private_buffer:
+        self._measures = stamps
+        receiver: StampedReceiver | PlainReceiver | UntimedReceiver
+        if not stamps:
+            receiver = UntimedReceiver(sock, stats, self._buffer)
+        elif kernel_stamps.AVAILABLE and not private_buffer:
             receiver = StampedReceiver(sock, clock, stats, marks)
         else:
             receiver = PlainReceiver(sock, stats, marks, self._buffer)
         self._receive = receiver.receive
-        self._sent_at = receiver.bounds.sent
+        self._sent_at = None if isinstance(receiver, UntimedReceiver) else receiver.bounds.sent
         code = sock.connect_ex(origin.address)
         if code in (0, errno.EINPROGRESS):
             loop.add_writer(self._fd, self._tcp_connected)
@@ -225,6 +234,7 @@ class Connection:
             self.exchange.connect_ns = self.connected - self.connect_started
             self._send()
         else:
+            self.idle_since = self.connected
             self.used = True
             self._on_idle(self)
 
@@ -247,7 +257,8 @@ class Connection:
         assert exchange is not None
         data = exchange.data
         exchange.start = monotonic_ns()
-        self._sent_at(exchange.start)
+        if self._sent_at is not None:
+            self._sent_at(exchange.start)
         if self._tls is not None:
             self._write(self._tls.encrypt(data))
             return
@@ -331,6 +342,8 @@ class Connection:
             return
         n, arrived, earliest = read
         self._feed(self._buffer[:n], arrived, earliest, n)
+        if not self._measures and self.exchange is not None:
+            self.check_reset()
 
     def _readable_tls(self) -> None:
         tls = self._tls
@@ -355,6 +368,8 @@ class Connection:
             self._feed(plain[0] if len(plain) == 1 else b"".join(plain), arrived, earliest, n)
         if tls.ended and not self.closed:
             self._lost(None)  # some servers keep the socket open until the client closes it
+        if not self._measures and self.exchange is not None:
+            self.check_reset()
 
     def _feed(self, data: memoryview | bytes, arrived: int, earliest: int | None, n: int) -> None:
         """Give bytes of a reply to the HTTP reader; `n` is their number on the network, before decryption."""
@@ -415,6 +430,8 @@ class Connection:
     def _end_exchange(self, exchange: Exchange) -> None:
         self._move_reply(exchange)
         exchange.end = exchange.times[-1] if exchange.times else monotonic_ns()
+        if not self._measures:
+            return
         info = self._info_before
         if not info or exchange.end - exchange.start >= _FIRST_RETRANSMIT_NS:
             info = tcp_info(self._sock)
@@ -426,6 +443,7 @@ class Connection:
     def _finish(self, exchange: Exchange, *, reusable: bool) -> None:
         self._end_exchange(exchange)
         self.exchange = None
+        self.idle_since = exchange.end
         self.used = True
         if reusable:
             self._reader.reset()

@@ -27,6 +27,7 @@ __all__ = [
     "TIMESPEC",
     "PlainReceiver",
     "StampedReceiver",
+    "UntimedReceiver",
     "acknowledged",
     "is_open",
     "round_trip_and_retransmits",
@@ -132,6 +133,23 @@ class PlainReceiver:
             n < len(self._buffer), before, self._marks.known_empty if self._marks else 0
         )
         return n, monotonic_ns(), earliest, tcp_state(self._sock)
+
+
+class UntimedReceiver:
+    """Reads for a relay, which needs neither bounds of the arrival nor, after a complete reply, the TCP state."""
+
+    __slots__ = ("_buffer", "_sock", "_stats")
+
+    def __init__(self, sock: socket.socket, stats: WireStats, buffer: memoryview) -> None:
+        self._sock = sock
+        self._buffer = buffer
+        self._stats = stats
+
+    def receive(self) -> Received:
+        """Read once into the buffer."""
+        n = self._sock.recv_into(self._buffer)
+        self._stats.reads += 1
+        return n, monotonic_ns(), None, 0
 
 
 _SOONEST_NS, _LATEST_NS = -1_000_000, 50_000_000

@@ -269,7 +269,9 @@ def positive(value: object) -> int:
 
 def token_count(value: object) -> int:
     """Return a number of tokens of an upstream; 0 for anything else."""
-    return min(max(0, value), _MAX_TOKENS) if type(value) is int else 0
+    if type(value) is not int or value < 0:
+        return 0
+    return value if value <= _MAX_TOKENS else _MAX_TOKENS
 
 
 def short_text(value: object) -> str | None:

@@ -106,6 +106,7 @@ class Metrics:
         self._dirty = True
         self._values = MetricValues(worker=worker, series={}, counts={})
         self._series_cache: dict[tuple[object, ...], Series] = {}  # values as in the entry -> series
+        self._phases_ms = dict.fromkeys((*PHASES, OTHER), 0.0)
         self._known_names: set[str] | None = None
         self._collapsed = 0
         self.in_flight = 0
@@ -158,13 +159,10 @@ class Metrics:
             seconds = (first_byte - entry.attempts[-1].started_ms) * 0.001
             series.ttfb_s += seconds
             series.ttfbs[bisect_left(TTFT_EDGES, seconds)] += 1
-        counts = self._values.counts
+        phase_sums = self._phases_ms
         for phase, ms in phases.items():
-            phase_key = ("phase_seconds_total", phase)
-            if phase_key in counts:
-                counts[phase_key] += ms * 0.001
-            else:
-                self._count(("phase_seconds_total", phase if phase in PHASES else OTHER), ms * 0.001)
+            phase_sums[phase if phase in phase_sums else OTHER] += ms
+        counts = self._values.counts
         for attempt in entry.attempts:
             outcome = attempt.error or "success"
             attempt_key = ("upstream_attempts_total", attempt.model, attempt.kind, outcome)
@@ -188,6 +186,9 @@ class Metrics:
         self.totals["collapsed_series_total"] = self._collapsed
         for name, total in self.totals.items():
             self._values.counts[(name,)] = total
+        for phase, ms in self._phases_ms.items():
+            if ms:
+                self._values.counts["phase_seconds_total", phase] = ms * 0.001
         self._values.gauges = {
             "inflight_requests": self.in_flight,
             "inspection_queue": self.inspection_queue,

@@ -61,7 +61,11 @@ class Accounting:
 
     def enter(self, phase: str) -> None:
         """Begin a phase."""
-        self._add(self._phase, self._lap())
+        now = perf_counter()
+        spent = (now - self._last_lap) * 1000
+        self._last_lap = now
+        ended, phases = self._phase, self.entry.phases_ms
+        phases[ended] = phases[ended] + spent if ended in phases else spent
         self._phase = phase
 
     def phases_at_head(self) -> dict[str, float]:

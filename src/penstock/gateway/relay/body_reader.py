@@ -37,13 +37,12 @@ class BodyReader:
         self._held_bytes = 0
         """Bytes counted in `WorkerContext.body_bytes`."""
 
-    def begin(self) -> None:
+    def begin(self, length: str | None) -> None:
         """Check the announced length, and begin to read a small body."""
-        length, limit = self._scope.headers.get("content-length"), self._context.max_body
         if length is None:
             return
-        if not length.isdigit() or int(length) > limit:
-            raise too_large(limit)
+        if not length.isdigit() or int(length) > self._context.max_body:
+            raise too_large(self._context.max_body)
         self._length = int(length)
         if self._length <= EARLY_BYTES:
             self._future = self._protocol()

@@ -11,6 +11,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable
+from math import inf
 from time import monotonic, monotonic_ns
 from typing import Any
 
@@ -28,7 +29,7 @@ HostKey = tuple[str, str, int, bool]
 
 Address = tuple[str, int] | tuple[str, int, int, int]
 
-IDLE_S = 30.0
+IDLE_NS = 30_000_000_000
 """How long an unused connection is kept: less than the idle limits of common proxies and firewalls."""
 QUIET_NS = 1_000_000_000
 """Time without data after which a connection is checked for a reset."""
@@ -43,7 +44,6 @@ class _Pool(Pool):
 
     def __init__(self, loop: asyncio.AbstractEventLoop, origin: Origin, clock: Clock, wire_stats: WireStats) -> None:
         super().__init__(loop, origin, clock, wire_stats, stamps=False)
-        self._idle_since: dict[Connection, float] = {}
         self.failed = False
         """True if the last connection could not be opened."""
 
@@ -52,19 +52,11 @@ class _Pool(Pool):
         connection.keep_alive()
         return connection
 
-    def _on_idle(self, connection: Connection) -> None:
-        self._idle_since[connection] = monotonic()
-        super()._on_idle(connection)
-
-    def _on_closed(self, connection: Connection, error: WireError | None) -> None:
-        self._idle_since.pop(connection, None)
-        super()._on_closed(connection, error)
-
-    def sweep(self, before: float) -> None:
-        """Close connections that have been idle since before that time."""
+    def sweep(self, before: int) -> None:
+        """Close connections that have been idle since before that time in ns."""
         # The most recently used connection is reused first, so the oldest are at the front.
         for connection in list(self._idle):
-            if self._idle_since[connection] > before:
+            if connection.idle_since > before:
                 break
             connection.close()
 
@@ -131,7 +123,7 @@ class Host:
         self._retired = False
         with contextlib.suppress(*_NO_ADDRESS):
             self._update_addresses(socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST))
-            self._addresses_expire_at = float("inf")
+            self._addresses_expire_at = inf
 
     def _update_addresses(self, infos: list[Any]) -> None:
         """Take over the addresses from a result of getaddrinfo. Known addresses keep their order, because most resolvers
@@ -162,21 +154,18 @@ class Host:
         now = monotonic()
         if now > self._addresses_expire_at and self._lookup is None:
             self._lookup = self._loop.create_task(self._look_up())
-        exchange.tag = _ConnectState(exchange.on_end, now, float("inf") if connect_s is None else connect_s)
+        exchange.tag = _ConnectState(exchange.on_end, now, inf if connect_s is None else connect_s)
         exchange.on_end = self._on_end
         if self._order:
-            self._try_all(exchange, now)
+            exchange.tag.untried = self._order.copy()
+            self._try_next(exchange, now)
         else:
             self._waiting[exchange] = None
 
-    def _try_all(self, exchange: Exchange, now: float) -> None:
-        state: _ConnectState = exchange.tag
-        state.untried = self._order.copy()
-        self._try_next(exchange, now)
-
     def _try_next(self, exchange: Exchange, now: float) -> None:
         state: _ConnectState = exchange.tag
-        state.extend_after_retry(exchange, now)
+        if exchange.retries:
+            state.extend_after_retry(exchange, now)
         state.due = now + (state.deadline - now) / len(state.untried)
         state.pool = state.untried.pop(0)
         state.pool.start(exchange)
@@ -213,7 +202,8 @@ class Host:
         waiting, self._waiting = self._waiting, {}
         for exchange in waiting:
             if self._order:
-                self._try_all(exchange, monotonic())
+                exchange.tag.untried = self._order.copy()
+                self._try_next(exchange, monotonic())
             else:
                 exchange.error = WireError("NameNotFound", f"The name {self.name} has no address.", "network")
                 exchange.on_end(exchange)
@@ -221,7 +211,7 @@ class Host:
     def connect_due(self, exchange: Exchange) -> float:
         state: _ConnectState = exchange.tag
         if exchange.start >= 0:
-            return float("inf")
+            return inf
         state.extend_after_retry(exchange, monotonic())
         return state.due
 
@@ -254,7 +244,7 @@ class Host:
 
     def sweep(self) -> None:
         for pool in self._order:
-            pool.sweep(monotonic() - IDLE_S)
+            pool.sweep(monotonic_ns() - IDLE_NS)
 
     def check_resets(self) -> None:
         """End exchanges whose connection was reset without an event. Call this about every second."""

@@ -36,9 +36,16 @@ class Quota:
         return self._slot_headers if self._reservation is None else self._reservation.headers + self._slot_headers
 
     @staticmethod
-    def applies(key: CallerKey, snapshot: Snapshot) -> bool:
-        """Return False if the key has no limits, and no other limit can apply to it."""
-        return bool(snapshot.policies) or key.rate_limit != _NO_LIMITS
+    def applies(key: CallerKey, snapshot: Snapshot, model: Model | None = None) -> bool:
+        """Return False if neither the key nor the model has limits, and no policy can apply to them."""
+        if snapshot.policies or key.rate_limit != _NO_LIMITS:
+            return True
+        return model is not None and model.rate_limit != _NO_LIMITS
+
+    @property
+    def used(self) -> bool:
+        """False if there is nothing to settle."""
+        return self._slot is not None or self._reservation is not None or self._target is not None
 
     async def enter(self, key: CallerKey, snapshot: Snapshot) -> None:
         """Check the limits of the key and take its slot. Charges nothing; raises Refusal 429."""

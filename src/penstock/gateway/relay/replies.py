@@ -56,7 +56,10 @@ def blocked(side: str, guardrail: str | None, *, timed_out: bool = False, too_lo
 
 def content_type(headers: dict[bytes, bytes], default: str) -> tuple[str, str]:
     """Return the upstream's Content-Type header, or the default if its value is not printable ASCII."""
-    value = headers.get(b"content-type", b"").decode("latin-1")
+    raw = headers.get(b"content-type", b"")
+    if raw == b"application/json":  # the usual one
+        return JSON
+    value = raw.decode("latin-1")
     return "content-type", value if value.isascii() and value.isprintable() and value else default
 
 

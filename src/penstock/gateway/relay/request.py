@@ -57,7 +57,7 @@ from penstock.gateway.relay.upstream import (
 )
 from penstock.gateway.relay.upstream_attempt import SHUTTING_DOWN, UpstreamAttempt
 from penstock.gateway.resources.snapshot import CallerKey, Model
-from penstock.gateway.rsgi import HTTPProtocol, Scope
+from penstock.gateway.rsgi import Headers, HTTPProtocol, Scope
 from penstock.gateway.token_estimate import estimate_tokens
 from penstock.wire.exchange import WireError
 
@@ -81,6 +81,8 @@ class GatewayRequest:
         "_compiled",
         "_context",
         "_guards",
+        "_headers",
+        "_input_tokens",
         "_model",
         "_protocol",
         "_quota",
@@ -112,9 +114,10 @@ class GatewayRequest:
         self._context = context
         self._compiled = compiled
         self._scope = scope
+        self._headers: Headers
         self._protocol = protocol
-        self._response = CallerResponse(context, scope.client, protocol, request_id)
         self.client = scope.client
+        self._response = CallerResponse(context, self.client, protocol, request_id)
         self.dialect = dialect
         self.request_id = request_id
         self.caller_gone = False
@@ -126,8 +129,8 @@ class GatewayRequest:
         self._request: Request
         self._model: Model
         self._guards: Guards | None = None
-        self._reserved_output = 0
-        """Estimated tokens of the longest reply."""
+        self._input_tokens = self._reserved_output = 0
+        """Estimated tokens of the request, and of the longest reply."""
         self._routing = False
         """True once the upstream attempts have begun."""
         self._attempt: UpstreamAttempt | None = None
@@ -152,25 +155,33 @@ class GatewayRequest:
 
     async def _serve(self) -> None:
         key = self._authenticate()
-        await self._enter(key)
+        if self._quota.applies(key, self._compiled.snapshot):
+            await self._enter(key)
         await self._read()
         targets = self._authorize(key)
         if references := self.dialect.references(self._request.members):
             targets = await self._check_references(key, targets, references)
         self._estimate_tokens()
+        limited = self._quota.applies(key, self._compiled.snapshot, self._model)
         guards = self._guards
         if guards is not None and guards.has_input:
-            await self._check_tokens(key)
+            if limited:
+                await self._check_tokens(key)
             self._request = await inspect_input(guards, self._request, self.dialect, self.accounting)
-        await self._reserve(key)
+        self.accounting.enter("quota")
+        if limited:
+            await self._reserve(key)
+        self._context.recorder.live.begin(self.accounting.entry, self._input_tokens)
+        if self._shutting_down:
+            raise shutting_down()
         await self._route(targets)
 
     # -- authenticate -------------------------------------------------------------------------------------------------
 
     def _authenticate(self) -> CallerKey:
         context, entry = self._context, self.accounting.entry
-        headers = self._scope.headers
-        self._body.begin()
+        headers = self._headers = self._scope.headers
+        self._body.begin(headers.get("content-length"))
         peer = self.client
         if context.trusted:
             entry.client = client_ip(peer, ",".join(headers.get_all("x-forwarded-for")), context.trusted) or peer
@@ -185,10 +196,7 @@ class GatewayRequest:
 
     async def _enter(self, key: CallerKey) -> None:
         """Take the slot before the body is read, so that bodies which are still arriving hold theirs."""
-        snapshot = self._compiled.snapshot
-        if not self._quota.applies(key, snapshot):
-            return
-        await self._quota.enter(key, snapshot)
+        await self._quota.enter(key, self._compiled.snapshot)
         self._response.set_headers(self._quota.headers)
         if self._shutting_down:
             raise shutting_down()
@@ -211,7 +219,7 @@ class GatewayRequest:
         """Return the targets that can serve the model of the request."""
         entry, snapshot, request = self.accounting.entry, self._compiled.snapshot, self._request
         entry.stream = request.stream
-        entry.model = recorded_model_name(request.model, self._scope.headers, snapshot)
+        entry.model = recorded_model_name(request.model, self._headers, snapshot)
         model = self._model = authorize(key, request.model, snapshot, entry.client)
         entry.provider = model.provider
         self._guards = self._compiled.guards_for(key, model)
@@ -235,8 +243,9 @@ class GatewayRequest:
 
     def _estimate_tokens(self) -> None:
         request = self._request
+        self._input_tokens = estimate_tokens(len(request.data))
         self._reserved_output = self.dialect.output_limit(request.members, self._context.default_output)
-        self._quota.tokens = estimate_tokens(len(request.data)) + self._reserved_output
+        self._quota.tokens = self._input_tokens + self._reserved_output
 
     async def _check_tokens(self, key: CallerKey) -> None:
         """Refuse a request that exceeds a limit before it is inspected. Without an inspection, `reserve` follows at once."""
@@ -246,19 +255,14 @@ class GatewayRequest:
     # -- reserve ------------------------------------------------------------------------------------------------------
 
     async def _reserve(self, key: CallerKey) -> None:
-        self.accounting.enter("quota")
         await self._quota.reserve(key, self._model, self._compiled.snapshot)
         self._response.set_headers(self._quota.headers)
-        self._context.recorder.live.begin(self.accounting.entry, estimate_tokens(len(self._request.data)))
-        if self._shutting_down:
-            raise shutting_down()
 
     # -- route: try one target after the other until one has served the request ---------------------------------------
 
     async def _route(self, targets: tuple[Target, ...]) -> None:
         """Return when the request has been served, even with a failed reply. Raise Refusal or CallerGoneError otherwise."""
         context, model = self._context, self._model
-        self.accounting.enter("upstream")
         self._routing = True
         candidates = targets
         if model.routing is not None:
@@ -352,13 +356,12 @@ class GatewayRequest:
 
     async def _finish_whole_reply(self, attempt: UpstreamAttempt) -> UpstreamFailure | None:
         exchange, accounting, target, guards = attempt.exchange, self.accounting, attempt.target, self._guards
-        failure = failure_of(exchange, attempt.headers, target, attempt.elapsed_ms)
-        if failure is not None:
+        if exchange.error is not None or not 200 <= exchange.status < 300:
             if self._may_be_billed(attempt):
                 accounting.add_estimated_usage(self._request.data, self._reserved_output)
             self._raise_if_ended()
             self._pass_upstream_id(attempt)
-            return failure
+            return failure_of(exchange, attempt.headers, target, attempt.elapsed_ms)
         try:
             body = plain_body(exchange, attempt.headers)
             reply = self.dialect.read_reply(body)
@@ -587,7 +590,8 @@ class GatewayRequest:
         self._context.recorder.record(self.accounting.close())
         self._body.release()
         self._attempt = None  # breaks a reference cycle
-        await self._quota.settle(self.accounting.tokens)
+        if self._quota.used:
+            await self._quota.settle(self.accounting.tokens)
 
     def _record_disconnect(self) -> None:
         if not self._routing:

@@ -49,8 +49,9 @@ class CallerResponse:
             *self._context.common_headers,
             ("x-penstock-request-id", self._request_id),
             *extra,
-            *(pair for pair in more if pair not in extra),
         ]
+        if more:
+            headers += [pair for pair in more if pair not in extra]
         self.protocol.response_bytes(status, headers, body)
 
     def begin_stream(

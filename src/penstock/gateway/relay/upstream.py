@@ -231,7 +231,8 @@ def plain_body(exchange: Exchange, headers: dict[bytes, bytes]) -> bytes:
 
 
 def coding_of(headers: dict[bytes, bytes]) -> bytes:
-    return headers.get(b"content-encoding", b"").strip().lower() or b"identity"
+    coding = headers.get(b"content-encoding")
+    return coding.strip().lower() or b"identity" if coding else b"identity"
 
 
 def _error_body(exchange: Exchange, headers: dict[bytes, bytes]) -> bytes:

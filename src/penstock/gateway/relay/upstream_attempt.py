@@ -184,7 +184,8 @@ class UpstreamAttempt:
             while self._verdict is not None:
                 await asyncio.wait((self._verdict,))
         finally:
-            self.abort(CALLER_GONE)
+            if not self._done.done():
+                self.abort(CALLER_GONE)
             # Break reference cycles: collecting them would cost 25 µs per request.
             exchange.on_data = None
             exchange.on_end = _ignore_end
