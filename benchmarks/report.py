@@ -10,7 +10,8 @@ import tempfile
 import time
 
 from benchmarks.far_end import far_end, line, profile
-from penstock.metrics.measure import measure
+from penstock.metrics.batch import Batch
+from penstock.metrics.measure import measure_batch
 from penstock.metrics.metric import TokenCounts
 from penstock.records.log import RunLog
 from penstock.reports.artifacts import Artifacts
@@ -28,8 +29,8 @@ def _report(folder: str, copies: int) -> tuple[float, int]:
     summary = summarise(folder).summary
     log = RunLog(os.path.join(folder, "log"))
     counts = TokenCounts(input=10, output=_CHUNKS, head=1)
-    records = [(record, measure(record, counts)) for record in log.records()]
-    length = max(record.end for record, _ in records) - min(record.start for record, _ in records)
+    records = list(log.records())
+    length = max(record.end for record in records) - min(record.start for record in records)
     with tempfile.TemporaryDirectory() as scratch:
         path = os.path.join(scratch, "report.html")
         sink = ReportHtml(ReportContext(log, log.header, Artifacts.of(folder, log.header), scratch), path)
@@ -37,11 +38,12 @@ def _report(folder: str, copies: int) -> tuple[float, int]:
             sink.begin(phase)
         seconds = 0.0
         for _ in range(copies):
+            batch = Batch(records)
+            table = measure_batch(batch, [counts] * len(records))
             began = time.process_time()
-            for record, measures in records:
-                sink.add(record, measures)
+            sink.add_batch(batch, table)
             seconds += time.process_time() - began
-            for record, _ in records:
+            for record in records:
                 record.intended += length
                 record.issued += length
                 record.start += length

@@ -17,6 +17,7 @@ from typing import BinaryIO
 __all__ = ["HEAD", "find", "pack", "read"]
 
 HEAD = struct.Struct("<BII")
+_BLOCK = 1 << 18
 
 
 def pack(kind: int, data: bytes) -> bytes:
@@ -30,16 +31,23 @@ def read(file: BinaryIO, end: int | None = None) -> Generator[tuple[int, bytes],
     size = file.seek(0, os.SEEK_END)
     end = size if end is None else min(end, size)
     file.seek(position)
-    while end - position >= HEAD.size:
-        kind, length, crc = HEAD.unpack(file.read(HEAD.size))
-        next_position = position + HEAD.size + length
-        if next_position > end:
+    unpack, crc32, head = HEAD.unpack_from, zlib.crc32, HEAD.size
+    block, at = b"", 0
+    while end - position >= head:
+        if len(block) - at < head:
+            block, at = block[at:] + file.read(min(_BLOCK, end - position)), 0
+        kind, length, crc = unpack(block, at)
+        if position + head + length > end:
             break
-        data = file.read(length)
-        if zlib.crc32(data) != crc:
+        begin = at + head
+        at = begin + length
+        if at > len(block):
+            block += file.read(max(_BLOCK, at - len(block)))
+        data = block[begin:at]
+        if crc32(data) != crc:
             break
         yield kind, data
-        position = next_position
+        position += head + length
     return end - position
 
 

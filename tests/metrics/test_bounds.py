@@ -18,7 +18,7 @@ from penstock.records.record import Record
 from penstock.wire.arrival_bounds import ArrivalBounds
 from penstock.wire.exchange import Exchange
 from support.chat_streams import DONE, ROLE, STOP, delta, event
-from support.records import make_record
+from support.records import make_record, measured
 
 CHAT = endpoint("chat")
 US = 1_000
@@ -155,12 +155,8 @@ def simulated_runs(count: int) -> Iterator[tuple[list[Record], list[Record], lis
 
 
 def headline(records: list[Record], counts: list[TokenCounts]) -> dict[str, np.ndarray]:
-    found: dict[str, list[float]] = {}
-    for record, count in zip(records, counts, strict=True):
-        for tag, value in measure(record, count).values.items():
-            if tag in HEADLINE:
-                found.setdefault(tag, []).append(value)
-    return {tag: np.array(values) for tag, values in found.items()}
+    _, table = measured(records, counts)
+    return {tag: values[~np.isnan(values)] for tag, values in table.values.items() if tag in HEADLINE}
 
 
 @pytest.mark.parametrize("runs", [300, pytest.param(10_000, marks=pytest.mark.slow)])
@@ -168,8 +164,7 @@ def test_no_true_figure_is_outside_its_bounds(runs, tmp_path):
     inexact = 0
     for seed, (recorded, true, counts) in enumerate(simulated_runs(runs)):
         bounds = RequestBounds(str(tmp_path / "run"))
-        for record, count in zip(recorded, counts, strict=True):
-            bounds.add(record, measure(record, count).values)
+        bounds.add(*measured(recorded, counts))
         observed, truth = headline(recorded, counts), headline(true, counts)
         uncertain = set(bounds.tags())
         for tag, values in observed.items():

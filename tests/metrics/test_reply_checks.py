@@ -4,7 +4,7 @@ import pytest
 
 from penstock.metrics.reply_checks import ReplyChecks
 from penstock.records.record import Usage
-from support.records import MS, make_record
+from support.records import MS, make_record, with_values
 from support.runs import make_header, report_run
 
 LENGTH = {"output_sequence_length": 5}
@@ -13,7 +13,7 @@ LENGTH = {"output_sequence_length": 5}
 def notes(*records, values=LENGTH, **header):
     checks = ReplyChecks(make_header(**header))
     for record in records:
-        checks.add(record, values)
+        checks.add(*with_values(record, values))
     return checks.notes()
 
 

@@ -7,7 +7,7 @@ from penstock.metrics.gap_profile import GapProfileBuilder
 from penstock.metrics.groups.stalls import measure_reader
 from penstock.metrics.measure import measure
 from penstock.metrics.metric import TokenCounts
-from support.records import MS, make_record
+from support.records import MS, make_record, measured
 
 
 def values(rate=None, **changes):
@@ -69,9 +69,9 @@ def test_gaps_are_grouped_by_position_and_inexact_ones_counted():
     builder = GapProfileBuilder()
     for _ in range(100):
         record = make_record(**stream(50, 60, 90, 95))
-        builder.add(record, measure(record, TokenCounts(output=4)))
+        builder.add(*measured([record], [TokenCounts(output=4)]))
     record = make_record(**stream(50, 60, 90, 95, coalesced=[2], earliest=[70 * MS]))
-    builder.add(record, measure(record, TokenCounts(output=4)))
+    builder.add(*measured([record], [TokenCounts(output=4)]))
     profile = builder.result()
     assert profile.inexact_gaps == 2
     assert [(each.first, each.last, each.count) for each in profile.positions] == [
@@ -86,7 +86,7 @@ def test_gaps_are_grouped_by_position_and_inexact_ones_counted():
 def test_positions_beyond_the_first_share_ranges():
     builder = GapProfileBuilder()
     record = make_record(stamps=(np.arange(1, 202) * 10 * MS).tolist(), pieces=[1] * 201)
-    builder.add(record, measure(record, TokenCounts(output=201)))
+    builder.add(*measured([record], [TokenCounts(output=201)]))
     profile = builder.result()
     assert sum(each.count for each in profile.positions) == 200
     assert len(profile.positions) < 30

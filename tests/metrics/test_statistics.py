@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.metrics import statistics
-from penstock.metrics.statistics import PERCENTILES, Column, Columns, Stats, nearest_ranks
+from penstock.metrics.statistics import PERCENTILES, Column, Stats, nearest_ranks
 
 numbers = st.floats(min_value=-1e9, max_value=1e12, allow_nan=False, width=64)
 
@@ -57,26 +57,6 @@ def test_equal_values_have_zero_deviation(tmp_path):
     stats = filled(tmp_path / "c", [0.1] * 1000).statistics("ms")
     assert stats.avg == stats.p50 == stats.min == stats.max == 0.1
     assert stats.std == pytest.approx(0, abs=1e-15)
-
-
-def test_rows_are_split_into_columns(tmp_path):
-    columns = Columns(str(tmp_path / "x"))
-    for i in range(70_000):
-        columns.add({"a": i, "b": 2 * i} if i % 7 else {"b": 2 * i, "c": 1})
-    columns.column("list").extend(np.array([1.0, 2.0]))
-    split = columns.all()
-    assert {name: len(column) for name, column in split.items()} == {"a": 60_000, "b": 70_000, "c": 10_000, "list": 2}
-    assert sorted(split["b"].values()) == [2 * i for i in range(70_000)]
-    assert split["c"].statistics("count").sum == 10_000
-    assert split["list"].values().tolist() == [1, 2]
-
-
-def test_number_of_buffered_row_layouts_is_bounded(tmp_path):
-    columns = Columns(str(tmp_path / "x"))
-    for i in range(200):
-        columns.add({"all": 1, f"only{i}": i})
-    assert len(columns._rows) <= 32
-    assert len(columns.all()["all"]) == 200
 
 
 def test_failures_count_as_infinitely_slow(tmp_path):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.support.records import MS, make_record
+from tests.support.records import MS, make_record, with_values
 
 from penstock.metrics.request_series import SeriesRecorder
 from penstock.metrics.steady_state import is_overloaded, mser5, steady_state, steady_window
@@ -15,7 +15,8 @@ def table(path, starts_ms, latencies_ms, workers=None):
         record = make_record(
             number=i, worker=0 if workers is None else workers[i], intended=begin, start=begin, end=end
         )
-        recorder.add(record, {"request_latency": latency, "time_to_first_token": latency / 2}, None)
+        values = {"request_latency": latency, "time_to_first_token": latency / 2}
+        recorder.add(*with_values(record, values), None)
     return recorder.table()
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.metrics.token_agreement import TokenTotals
 from penstock.records.record import Failure, Usage
-from support.records import make_record
+from support.records import make_record, with_values
 from support.runs import PROFILING, WARMUP, report_run
 
 
@@ -14,7 +14,7 @@ def agreement(*, output=(0, 0), input=(0, 0), requests=1, **fields):  # noqa: A0
     for _ in range(requests):
         usage = Usage(prompt=input[0], completion=output[0])
         values = {"output_sequence_length": output[1], "input_sequence_length": input[1]}
-        totals.add(make_record(usage=usage, **fields), values)
+        totals.add(*with_values(make_record(usage=usage, **fields), values))
     return totals.agreement()
 
 
@@ -55,8 +55,8 @@ def test_sentence_says_by_how_much_and_which_flags_decide():
 
 def test_requests_that_one_side_did_not_count_are_left_out():
     totals = TokenTotals()
-    totals.add(make_record(), {"output_sequence_length": 5})
-    totals.add(make_record(usage=Usage(completion=5)), {})
+    totals.add(*with_values(make_record(), {"output_sequence_length": 5}))
+    totals.add(*with_values(make_record(usage=Usage(completion=5)), {}))
     assert totals.agreement() is None
 
 

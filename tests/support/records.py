@@ -1,7 +1,11 @@
 """Records made by hand."""
 
+from collections.abc import Sequence
 from typing import Any
 
+from penstock.metrics.batch import Batch, MeasureTable
+from penstock.metrics.measure import measure_batch
+from penstock.metrics.metric import Measures, TokenCounts
 from penstock.records.record import Record
 
 MS = 1_000_000
@@ -39,3 +43,14 @@ def make_record(*, at: float = 0, **changes: Any) -> Record:
         "finish": ["stop"],
     }
     return Record(**(fields | changes))
+
+
+def with_values(record: Record, values: dict[str, float]) -> tuple[Batch, MeasureTable]:
+    """Return a batch of one request, and its metrics."""
+    return Batch((record,)), MeasureTable.of((Measures(values, {}),))
+
+
+def measured(records: Sequence[Record], counts: Sequence[TokenCounts]) -> tuple[Batch, MeasureTable]:
+    """Return a batch with its metrics, for these token counts."""
+    batch = Batch(records)
+    return batch, measure_batch(batch, counts)

@@ -20,11 +20,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.metrics.reply_values import choice_count
+from penstock.metrics.batch import Batch, MeasureTable, Selection
+from penstock.metrics.metric import Measures
 from penstock.metrics.statistics import Column, Values
 from penstock.records.record import Record
 
-__all__ = ["HEADLINE", "STATISTICS", "Bounds", "FigureBounds", "RequestBounds", "bounds_of", "figure_bounds"]
+__all__ = [
+    "HEADLINE",
+    "STATISTICS",
+    "Bounds",
+    "FigureBounds",
+    "RequestBounds",
+    "batch_bounds",
+    "bounds_of",
+    "figure_bounds",
+]
 
 HEADLINE = (
     "time_to_first_token",
@@ -60,76 +70,101 @@ class FigureBounds(NamedTuple):
         return max(self.high - self.value, self.value - self.low)
 
 
-def bounds_of(record: Record, values: dict[str, float]) -> dict[str, Bounds]:
-    """Return the bounds in ms of the headline metrics that are not exactly known, also of those that `values` lacks.
+class _Found(NamedTuple):
+    """The requests whose value of a metric is not exactly known, and the bounds of all requests."""
 
-    `values` are the metrics of the request. A request whose content shares one stamp has no inter-token latency; it is
-    between 0 and what the time since the socket was empty allows.
+    where: Selection
+    low: Values
+    high: Values
+
+
+def bounds_of(record: Record, values: dict[str, float]) -> dict[str, Bounds]:
+    """Return the bounds in ms of the headline metrics of a request that are not exactly known, also of those that `values`
+    lacks. `values` are its metrics."""
+    found = batch_bounds(Batch((record,)), MeasureTable.of((Measures(values, {}),)))
+    return {tag: Bounds(float(low[0]), float(high[0])) for tag, (where, low, high) in found.items() if where[0]}
+
+
+def batch_bounds(batch: Batch, table: MeasureTable) -> dict[str, _Found]:
+    """Return the bounds in ms of the headline metrics that are not exactly known, also where `table` lacks a value.
+
+    A request whose content shares one stamp has no inter-token latency; it is between 0 and what the time since the socket
+    was empty allows.
     """
-    found: dict[str, Bounds] = {}
-    late = max(0, record.start - record.issued - record.connect_ns) / 1e6
-    sending = _sending_ms(record)
-    stamps = record.stamps if record.streamed else []
-    if not stamps or not (record.earliest or sending):
-        _add(found, "request_latency", values["request_latency"] - sending, values["request_latency"])
-        _add(found, "effective_latency", values["effective_latency"] - late - sending, values["effective_latency"])
+    found: dict[str, _Found] = {}
+    effective = table.get("effective_latency")
+    measured = ~np.isnan(effective)  # a second count of the tokens has only token metrics
+    late = np.maximum(0, batch.start - batch.issued - batch.connect) / 1e6
+    sending = _sending_ms(batch)
+    inexact = measured & batch.has_stamps & ((batch.coalesced_counts > 0) | (sending > 0))
+    if not inexact.any():
+        latency = table.get("request_latency")
+        _add(found, "request_latency", measured, latency - sending, latency)
+        _add(found, "effective_latency", measured, effective - late - sending, effective)
         return found
+    stamps = batch.stamps
     earliest = stamps.copy()
-    for index, time in zip(record.coalesced, record.earliest, strict=True):
-        earliest[index] = time
-    first, last = stamps[0] / 1e6, stamps[-1] / 1e6
-    first_low, last_low = earliest[0] / 1e6, earliest[-1] / 1e6
-    _add(found, "time_to_first_token", first_low - sending, first)
-    if record.pieces[0] > 1:
-        _add(found, "time_to_second_token", 0.0, first - first_low)
-    elif len(stamps) > 1:
-        _add(found, "time_to_second_token", max(0.0, earliest[1] / 1e6 - first), stamps[1] / 1e6 - first_low)
-    if record.first_output is not None:
-        index = record.first_output
-        _add(found, "time_to_first_output_token", earliest[index] / 1e6 - sending, stamps[index] / 1e6)
-    _add(found, "request_latency", last_low - sending, last)
-    latency = values["effective_latency"]
-    _add(found, "effective_latency", latency - late - sending - (last - last_low), latency)
-    length = values.get("output_sequence_length")
-    if length is not None:
-        decode = Bounds(max(0.0, last_low - first), last - first_low)
-        _add_decode(found, record, values, length, decode)
+    earliest[batch.coalesced] = batch.earliest
+    first, last = batch.first / 1e6, batch.last / 1e6
+    first_low = batch.at(0, inexact, earliest) / 1e6
+    last_low = batch.at(batch.stamp_counts - 1, inexact, earliest) / 1e6
+    _add(found, "time_to_first_token", inexact, first_low - sending, first)
+    together = batch.first_pieces > 1
+    second = inexact & ~together & (batch.stamp_counts > 1)
+    second_low = np.maximum(0.0, batch.at(1, second, earliest) / 1e6 - first)
+    _add(
+        found,
+        "time_to_second_token",
+        (inexact & together) | second,
+        np.where(together, 0.0, second_low),
+        np.where(together, first, batch.at(1, second) / 1e6) - first_low,
+    )
+    output = batch.get("first_output")
+    with_output = inexact & ~np.isnan(output)
+    index = np.nan_to_num(output).astype(np.intp)
+    low = batch.at(index, with_output, earliest) / 1e6 - sending
+    _add(found, "time_to_first_output_token", with_output, low, batch.at(index, with_output) / 1e6)
+    latency = np.where(inexact, last, table.get("request_latency"))
+    _add(found, "request_latency", measured, np.where(inexact, last_low, latency) - sending, latency)
+    low = effective - late - sending - np.where(inexact, last - last_low, 0.0)
+    _add(found, "effective_latency", measured, low, effective)
+    _add_decode(found, batch, table, inexact, np.maximum(0.0, last_low - first), last - first_low)
     return found
 
 
-def _sending_ms(record: Record) -> float:
-    """Return how long it may have taken until the kernel had the request's first bytes; 0 if that hardly matters.
+def _sending_ms(batch: Batch) -> Values:
+    """Return how long it may have taken until the kernel had the first bytes of each request; 0 if that hardly matters.
 
     A large body takes several writes, of which only the first one counts, and its time is not known. After a redirect, `sent`
     belongs to the second request.
     """
-    if record.sent is None or record.redirects or record.bytes_sent > _ONE_WRITE_BYTES:
-        return 0.0
-    sending = record.sent - record.start
-    return sending / 1e6 if sending > _IGNORED_NS else 0.0
+    sending = batch.sent - batch.start
+    counts = (batch.redirects == 0) & (batch.bytes_sent <= _ONE_WRITE_BYTES) & (sending > _IGNORED_NS)
+    return np.where(counts, sending / 1e6, 0.0)
 
 
-def _add(found: dict[str, Bounds], tag: str, low: float, high: float) -> None:
-    if low < high:
-        found[tag] = Bounds(max(0.0, low), high)
+def _add(found: dict[str, _Found], tag: str, where: Selection, low: Values, high: Values) -> None:
+    found[tag] = _Found(where & (low < high), np.maximum(0.0, low), high)
 
 
 def _add_decode(
-    found: dict[str, Bounds], record: Record, values: dict[str, float], length: float, decode: Bounds
+    found: dict[str, _Found], batch: Batch, table: MeasureTable, inexact: Selection, low: Values, high: Values
 ) -> None:
     """Add the metrics that divide the decode time by a number of tokens.
 
     The tokens of the first stamp may be left out of that number. If the stamp covers several segments, they may have arrived
     one by one. The divisor is therefore between the one that was used (one token when there was no rest) and all but one.
     """
-    gaps = length / choice_count(record) - 1
-    if gaps <= 0 or decode.low >= decode.high:
-        return
-    reported = (record.stamps[-1] - record.stamps[0]) / 1e6
+    gaps = table.get("output_sequence_length") / batch.choices - 1
+    where = inexact & (gaps > 0) & (low < high)
+    reported = (batch.last - batch.first) / 1e6
     for tag, without_value in (("inter_token_latency", gaps), ("time_per_output_token", 1.0)):
-        used = reported / values[tag] if values.get(tag) else without_value
-        most = gaps if record.coalesced[:1] == [0] else used
-        found[tag] = Bounds(decode.low / max(most, used), decode.high / min(most, used))
+        value = table.get(tag)
+        used = np.where(np.nan_to_num(value) > 0, reported / np.where(value > 0, value, 1.0), without_value)
+        most = np.where(batch.coalesced_first, gaps, used)
+        divisors = np.maximum(most, used), np.minimum(most, used)
+        smaller, larger = (np.where(where, divisor, 1.0) for divisor in divisors)
+        found[tag] = _Found(where, low / smaller, high / larger)
 
 
 class RequestBounds:
@@ -139,9 +174,10 @@ class RequestBounds:
         """Large columns go to files whose names start with `prefix`."""
         self._columns = {tag: _BoundsColumns(f"{prefix}-{tag}-bounds") for tag in HEADLINE}
 
-    def add(self, record: Record, values: dict[str, float]) -> None:
-        for tag, bounds in bounds_of(record, values).items():
-            self._columns[tag].add(values.get(tag), bounds)
+    def add(self, batch: Batch, table: MeasureTable) -> None:
+        for tag, (where, low, high) in batch_bounds(batch, table).items():
+            if where.any():
+                self._columns[tag].add(table.get(tag)[where], low[where], high[where])
 
     def tags(self) -> Iterator[str]:
         """Yield the metrics with at least one value that is not exactly known."""
@@ -165,12 +201,13 @@ class _BoundsColumns:
     def __len__(self) -> int:
         return len(self.uncertain) + len(self.extra[0])
 
-    def add(self, value: float | None, bounds: Bounds) -> None:
-        low, high = self.extra if value is None else self.bounds
-        if value is not None:
-            self.uncertain.append(value)
-        low.append(bounds.low)
-        high.append(bounds.high)
+    def add(self, values: Values, low: Values, high: Values) -> None:
+        """Add the bounds of values; NaN stands for requests without one."""
+        known = ~np.isnan(values)
+        self.uncertain.extend(values[known])
+        for chosen, columns in ((known, self.bounds), (~known, self.extra)):
+            columns[0].extend(low[chosen])
+            columns[1].extend(high[chosen])
 
 
 def figure_bounds(values: Values, uncertain: Values, bounds: Values, extra: Values) -> dict[str, FigureBounds]:

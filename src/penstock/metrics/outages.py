@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
+from penstock.metrics.batch import Batch
 from penstock.plural import counted
 from penstock.records.record import Record
 
@@ -31,6 +34,13 @@ class Outages:
         self._last_failure = 0
         self._failures = 0
         self._found: list[_Outage] = []
+
+    def add_batch(self, batch: Batch) -> None:
+        if batch.failed.any() or self._failures:
+            for record in batch.records:
+                self.add(record)
+        elif (succeeded := np.flatnonzero(batch.succeeded)).size:
+            self._last_success = batch.records[succeeded[-1]].end
 
     def add(self, record: Record) -> None:
         if record.cancelled:

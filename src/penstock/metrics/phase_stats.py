@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 import msgspec
+import numpy as np
 
+from penstock.metrics.batch import Batch, MeasureTable, Selection
 from penstock.metrics.bounds import FigureBounds, RequestBounds
 from penstock.metrics.catalogue import CATALOGUE, GROUPS
 from penstock.metrics.certificate import RequestCounts
@@ -15,9 +19,8 @@ from penstock.metrics.concurrency import Window, count_levels
 from penstock.metrics.groups.error_adjusted import ADJUSTED
 from penstock.metrics.metric import Measures, PhaseFigures
 from penstock.metrics.objectives import Objective, meets
-from penstock.metrics.reply_values import requested_length
 from penstock.metrics.request_series import SeriesRecorder, SeriesTable
-from penstock.metrics.statistics import Column, Columns, Stats
+from penstock.metrics.statistics import Column, Stats
 from penstock.metrics.timeline import Timeline
 from penstock.records.record import ErrorOwner, Failure, Record
 
@@ -77,11 +80,13 @@ class PhaseStats:
         self._objectives = objectives
         self._good = 0
         prefix = os.path.join(folder, name)
-        self._columns = Columns(prefix)
+        self._prefix = prefix
+        self._columns: dict[str, Column] = {}
         self._starts = Column(f"{prefix}-starts.f64")
         self._ends = Column(f"{prefix}-ends.f64")
         self._groups: dict[tuple[str, int | None, str, ErrorOwner], _Group] = {}
-        self._span = _Span()
+        self.span: Window | None = None
+        """First start and last end of all requests, including failed and cancelled ones."""
         self._bounds = RequestBounds(prefix)
         self._timeline = Timeline(prefix) if with_timeline else None
         self._series = SeriesRecorder(prefix) if with_series else None
@@ -111,39 +116,52 @@ class PhaseStats:
         self.warnings: dict[str, int] = {}
         """Irregularities in replies that did not fail the request, with their counts."""
 
-    @property
-    def span(self) -> tuple[int, int] | None:
-        """First start and last end of all requests, including failed and cancelled ones."""
-        return self._span.bounds
-
     def add(self, record: Record, measures: Measures) -> None:
-        self._starts.append(record.start)
-        self._ends.append(record.end)
-        self._span.cover(record)
-        self._conversations += record.turn == 0
-        self._resent += record.retries
-        self._redirects += record.redirects
+        """Add one request, which takes as long as a hundred with `add_batch`."""
+        self.add_batch(Batch((record,)), MeasureTable.of((measures,)))
+
+    def add_batch(self, batch: Batch, table: MeasureTable) -> None:
+        self._starts.extend(batch.start)
+        self._ends.extend(batch.end)
+        self._cover(int(batch.start.min()), int(batch.end.max()))
+        self._conversations += int((batch.turn == 0).sum())
+        self._resent += int(batch.get("retries").sum())
+        self._redirects += int(batch.redirects.sum())
+        good = meets(self._objectives, table) if self._objectives else None
         if self._series is not None:
-            good = meets(self._objectives, measures.values) if self._objectives else None
-            self._series.add(record, measures.values, good)
-        if record.cancelled:
-            self.cancelled += 1
-            return
-        if (waited := record.issued - record.intended) > 0:
-            self.queued += 1
-            self.longest_queued_ns = max(self.longest_queued_ns, waited)
-        for warning, count in record.warnings.items():
-            self.warnings[warning] = self.warnings.get(warning, 0) + count
-        if record.failure is not None:
-            self._fail(record.failure)
-        else:
-            self._succeed(record, measures.values)
-            if self._timeline is not None:
-                self._timeline.add(record, measures)
-        if measures.values:
-            self._columns.add(measures.values)
-        for tag, values in measures.lists.items():
-            self._columns.column(tag).extend(values)
+            self._series.add(batch, table, good)
+        ended = ~batch.cancelled
+        self.cancelled += batch.size - int(ended.sum())
+        waited = (batch.issued - batch.intended)[ended]
+        if (waited > 0).any():
+            self.queued += int((waited > 0).sum())
+            self.longest_queued_ns = max(self.longest_queued_ns, int(waited.max()))
+        for record in batch.records:
+            if record.warnings and not record.cancelled:
+                for warning, count in record.warnings.items():
+                    self.warnings[warning] = self.warnings.get(warning, 0) + count
+        for index in np.flatnonzero(batch.failed):
+            failure = batch.records[index].failure
+            assert failure is not None
+            self._fail(failure)
+        if batch.succeeded.any():
+            self._succeed(batch, table, good)
+        for tag, values in table.values.items():
+            present = ~np.isnan(values)
+            self._column(tag).extend(values if present.all() else values[present])
+        for tag, lists in table.lists.items():
+            self._column(tag).extend(lists.values)
+
+    def _column(self, tag: str) -> Column:
+        column = self._columns.get(tag)
+        if column is None:
+            column = self._columns[tag] = Column(f"{self._prefix}-{tag}.f64")
+        return column
+
+    def _cover(self, first: int, last: int) -> None:
+        if self.span is not None:
+            first, last = min(first, self.span[0]), max(last, self.span[1])
+        self.span = first, last
 
     def _fail(self, failure: Failure) -> None:
         self.failed += 1
@@ -156,33 +174,36 @@ class PhaseStats:
             key = (failure.type, failure.code, message, failure.owner)
         self._groups.setdefault(key, _Group(message)).count += 1
 
-    def _succeed(self, record: Record, values: dict[str, float]) -> None:
-        self.succeeded += 1
-        if self._objectives:
-            self._good += meets(self._objectives, values)
-        self.without_usage += record.usage is None
-        for reason in record.finish:
-            self.finish_reasons[reason] = self.finish_reasons.get(reason, 0) + 1
-        if record.streamed and record.stamps:
-            self._streamed += 1
-            self._stamps += len(record.stamps)
-            self._single_stamp_replies += len(record.stamps) == 1
-            if record.coalesced:
-                self._coalesced_stamps += len(record.coalesced)
-                self._coalesced_first_stamps += record.coalesced[0] == 0
-                self._wide_stamps += sum(
-                    record.stamps[index] - earliest > _WIDE_NS
-                    for index, earliest in zip(record.coalesced, record.earliest, strict=True)
-                )
-        if "effective_latency" in values:  # a second count of the tokens has only token metrics
-            self._bounds.add(record, values)
-        length, requested = values.get("output_sequence_length"), requested_length(record)
-        if requested and length is not None:
-            self._length_requested += 1
-            self._length_mismatched += abs(length - requested) > min(0.05 * requested, 50)
-        if differences := [values[tag] for tag in _DIFFERENCES if tag in values]:
-            self._usage_compared += 1
-            self._usage_discrepant += max(differences) > 10
+    def _succeed(self, batch: Batch, table: MeasureTable, good: Selection | None) -> None:
+        ok = batch.succeeded
+        self.succeeded += int(ok.sum())
+        if good is not None:
+            self._good += int((good & ok).sum())
+        self.without_usage += int((ok & ~batch.has_usage).sum())
+        finished = (record.finish for record, succeeded in zip(batch.records, ok, strict=True) if succeeded)
+        for reason, count in Counter(chain.from_iterable(finished)).items():
+            self.finish_reasons[reason] = self.finish_reasons.get(reason, 0) + count
+        streamed = ok & batch.has_stamps
+        self._streamed += int(streamed.sum())
+        self._stamps += int(batch.stamp_counts[streamed].sum())
+        self._single_stamp_replies += int((batch.stamp_counts[streamed] == 1).sum())
+        if len(batch.coalesced):
+            self._coalesced_stamps += int(batch.coalesced_counts[streamed].sum())
+            self._coalesced_first_stamps += int((batch.coalesced_first & streamed).sum())
+            wide = batch.stamps[batch.coalesced] - batch.earliest > _WIDE_NS
+            self._wide_stamps += int((wide & np.repeat(streamed, batch.coalesced_counts)).sum())
+        self._bounds.add(batch, table)
+        if self._timeline is not None:
+            self._timeline.add(batch, table)
+        length, requested = table.get("output_sequence_length"), batch.requested
+        compared = ~np.isnan(length) & (requested > 0)
+        self._length_requested += int(compared.sum())
+        tolerated = np.minimum(0.05 * requested, 50)
+        self._length_mismatched += int((compared & (np.abs(length - requested) > tolerated)).sum())
+        if differences := [table.values[tag] for tag in _DIFFERENCES if tag in table.values]:
+            largest = np.fmax.reduce(differences)
+            self._usage_compared += int((~np.isnan(largest)).sum())
+            self._usage_discrepant += int((largest > 10).sum())
 
     def series(self) -> SeriesTable | None:
         """Return the requests in the order of their starts; None if there were none."""
@@ -211,7 +232,7 @@ class PhaseStats:
 
     def bounds(self) -> dict[str, dict[str, FigureBounds]]:
         """Return the bounds of the headline figures that are not exactly known. Call it after `metrics()`."""
-        columns = self._columns.all()
+        columns = self._columns
         return {tag: self._bounds.figures(tag, columns[tag].values()) for tag in self._bounds.tags() if tag in columns}
 
     def over_time(self, windows: Sequence[Window]) -> list[dict[str, Stats]]:
@@ -231,7 +252,7 @@ class PhaseStats:
 
         For the requests that started in a part of a phase, `window` is that part, and `over_time` has its metrics over time.
         """
-        columns = self._columns.all()
+        columns = self._columns
         stats = {tag: column.statistics(CATALOGUE[tag].unit) for tag, column in columns.items()}
         if self.failed:
             for tag in ADJUSTED:
@@ -273,23 +294,6 @@ class PhaseStats:
         if self._objectives:
             counts["good_request_count"] = self._good
         return counts
-
-
-class _Span:
-    """The time from the first start to the last end of the records covered."""
-
-    __slots__ = ("bounds",)
-
-    def __init__(self) -> None:
-        self.bounds: tuple[int, int] | None = None
-
-    def cover(self, record: Record) -> None:
-        if self.bounds is None:
-            self.bounds = record.start, record.end
-            return
-        first, last = self.bounds
-        if record.start < first or record.end > last:
-            self.bounds = min(first, record.start), max(last, record.end)
 
 
 def count_by_owner(groups: Iterable[ErrorGroup]) -> dict[str, int]:

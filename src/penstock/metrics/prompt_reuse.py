@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
+from penstock.metrics.batch import Batch
 from penstock.plural import counted
 from penstock.records.log import RunLog
 from penstock.records.prompt_reuse import ReuseCounts
-from penstock.records.record import Record
 
 __all__ = ["ReuseCounter", "ReuseSummary"]
 
@@ -56,28 +58,29 @@ class ReuseCounter:
 
     def __init__(self, log: RunLog) -> None:
         self._log = log
-        self._sent: dict[int, bytearray] = {}
+        self._sent: dict[int, NDArray[np.uint8]] = {}
         """For each URL, one bit per conversation that was sent."""
         self._conversations = 0
         self._again = 0
 
-    def add(self, record: Record, *, profiling: bool) -> None:
-        if record.turn:
-            return
-        is_new = self._mark(record.url, record.conversation)
+    def add(self, batch: Batch, *, profiling: bool) -> None:
+        first = batch.turn == 0
+        urls, conversations = batch.get("url")[first], batch.get("conversation")[first].astype(np.int64)
+        new = sum(self._mark(int(url), np.unique(conversations[urls == url])) for url in np.unique(urls))
         if profiling:
-            self._conversations += 1
-            self._again += not is_new
+            self._conversations += len(conversations)
+            self._again += len(conversations) - new
 
-    def _mark(self, url: int, conversation: int) -> bool:
-        """Note that a conversation was sent. Return whether it was the first time."""
-        sent = self._sent.setdefault(url, bytearray())
-        place, bit = conversation >> 3, 1 << (conversation & 7)
-        if place >= len(sent):
-            sent.extend(bytes(max(place + 1 - len(sent), len(sent))))
-        is_new = not sent[place] & bit
-        sent[place] |= bit
-        return is_new
+    def _mark(self, url: int, conversations: NDArray[np.int64]) -> int:
+        """Note that conversations were sent. Return how many of them were not sent before."""
+        sent = self._sent.get(url, np.zeros(0, np.uint8))
+        places, bits = conversations >> 3, (1 << (conversations & 7)).astype(np.uint8)
+        if (missing := int(places.max()) + 1 - len(sent)) > 0:
+            sent = np.pad(sent, (0, max(missing, len(sent))))
+        self._sent[url] = sent
+        new = int(((sent[places] & bits) == 0).sum())
+        np.bitwise_or.at(sent, places, bits)
+        return new
 
     def summary(self) -> ReuseSummary | None:
         """Return the counts; None if the dataset was not compared."""

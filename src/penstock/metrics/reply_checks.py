@@ -5,9 +5,11 @@ Replies can have several tokens per chunk, can be longer than requested, and can
 
 from __future__ import annotations
 
-from penstock.metrics.reply_values import choice_count, requested_length
+import numpy as np
+
+from penstock.metrics.batch import Batch, MeasureTable
+from penstock.metrics.statistics import Values
 from penstock.records.header import RunHeader
-from penstock.records.record import Record
 
 __all__ = ["ReplyChecks"]
 
@@ -42,28 +44,30 @@ class ReplyChecks:
         self._paced = 0
         self._without_chunk_usage = 0
 
-    def add(self, record: Record, values: dict[str, float]) -> None:
-        """Add a successful request and its metrics."""
-        tokens = _generated_tokens(record, values)
-        choices = choice_count(record)
-        requested = requested_length(record)
-        if requested and tokens is not None:
-            self._limited += 1
-            # The end of the sequence may count as a token of each choice.
-            self._overlong += tokens > (1 + _LENGTH_TOLERANCE) * requested + choices
-        if not record.streamed or not record.stamps:
-            return
-        chunks = sum(record.pieces)
-        if tokens is not None:
-            self._chunked_tokens += tokens - _hidden_reasoning(record)
-            self._chunks += chunks
-            self._chunked_choices += choices
-        if chunks > 1:
-            self._streams += 1
-            self._bursts += _is_burst(record, chunks)
-        if len(record.stamps) > 1:
-            self._paced += 1
-            self._without_chunk_usage += record.head_tokens is None
+    def add(self, batch: Batch, table: MeasureTable) -> None:
+        """Add the successful requests of a batch."""
+        ok, choices, requested = batch.succeeded, batch.choices, batch.requested
+        length = table.get("output_sequence_length")
+        tokens = np.where(np.isnan(batch.completion), length, batch.completion)
+        counted = ok & ~np.isnan(tokens)
+        limited = counted & (requested > 0)
+        self._limited += int(limited.sum())
+        # The end of the sequence may count as a token of each choice.
+        self._overlong += int((limited & (tokens > (1 + _LENGTH_TOLERANCE) * requested + choices)).sum())
+        streams = ok & batch.has_stamps
+        chunks = batch.pieces
+        chunked = streams & counted
+        self._chunked_tokens += int((tokens - _hidden_reasoning(batch))[chunked].sum())
+        self._chunks += int(chunks[chunked].sum())
+        self._chunked_choices += int(choices[chunked].sum())
+        several = streams & (chunks > 1)
+        self._streams += int(several.sum())
+        length_ns = np.minimum(_BURST_SHARE * batch.last, _BURST_GAP_NS * (chunks - 1))
+        self._bursts += int((several & (batch.last - batch.first <= length_ns)).sum())
+        paced = streams & (batch.stamp_counts > 1)
+        self._paced += int(paced.sum())
+        if self._per_chunk_usage:
+            self._without_chunk_usage += int((paced & np.isnan(batch.get("head_tokens"))).sum())
 
     def notes(self) -> list[str]:
         notes = []
@@ -98,21 +102,7 @@ class ReplyChecks:
         return f"{start}but inter-token latency counts the first chunk as one token and is too low; {remedy}."
 
 
-def _generated_tokens(record: Record, values: dict[str, float]) -> int | None:
-    """Return the output tokens by the server's count, or by the client's if there is no other."""
-    if record.usage is not None and record.usage.completion is not None:
-        return record.usage.completion
-    length = values.get("output_sequence_length")
-    return None if length is None else int(length)
-
-
-def _hidden_reasoning(record: Record) -> int:
+def _hidden_reasoning(batch: Batch) -> Values:
     """Return the reasoning tokens that the server counted but did not send."""
-    if record.usage is None or record.reasonings:
-        return 0
-    return record.usage.reasoning or 0
-
-
-def _is_burst(record: Record, chunks: int) -> bool:
-    first, last = record.stamps[0], record.stamps[-1]
-    return last - first <= min(_BURST_SHARE * last, _BURST_GAP_NS * (chunks - 1))
+    sent = np.array([bool(record.reasonings) for record in batch.records], np.bool_)
+    return np.where(sent, 0.0, np.nan_to_num(batch.usage("reasoning")))

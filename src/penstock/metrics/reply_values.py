@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.records.record import Record
 
-__all__ = ["choice_count", "latency_ns", "requested_length"]
+__all__ = ["choice_count", "latency_ns"]
 
 
 def latency_ns(record: Record) -> int:
@@ -12,11 +12,6 @@ def latency_ns(record: Record) -> int:
     if record.streamed and record.stamps:
         return record.stamps[-1]
     return record.end - record.start
-
-
-def requested_length(record: Record) -> int:
-    """Return the number of output tokens requested for all choices together, or 0."""
-    return (record.requested_output or 0) * choice_count(record)
 
 
 def choice_count(record: Record) -> int:

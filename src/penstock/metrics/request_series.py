@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator, Mapping
 from math import nan
 
 import numpy as np
-from numpy.typing import NDArray
 
+from penstock.metrics.batch import Batch, MeasureTable, Selection
 from penstock.metrics.catalogue import CATALOGUE, in_table
 from penstock.metrics.concurrency import Window
 from penstock.metrics.intervals import (
@@ -19,7 +18,6 @@ from penstock.metrics.intervals import (
     share_interval,
 )
 from penstock.metrics.statistics import Column, Stats, Values
-from penstock.records.record import Record
 
 __all__ = ["PERCENTS", "Intervals", "SeriesRecorder", "SeriesTable", "figures", "intervals"]
 
@@ -27,13 +25,11 @@ PERCENTS = (50, 90, 95, 99)
 """Percentiles with an interval."""
 TAGS = tuple(metric.tag for metric in in_table("main") if metric.kind == "record")
 _NAMES = (*TAGS, "start", "end", "intended", "worker", "status", "good", "first")
-_BUFFERED = 1 << 14
 _SUCCEEDED, _FAILED, _CUT_OFF = 0.0, 1.0, 2.0
 _MEAN_ONLY = frozenset({"input_sequence_length"})
 
 Intervals = dict[str, dict[str, FigureInterval]]
 """Intervals by metric and statistic."""
-Selection = NDArray[np.bool_]
 
 
 class SeriesRecorder:
@@ -42,33 +38,22 @@ class SeriesRecorder:
     def __init__(self, prefix: str) -> None:
         """`prefix` starts the paths of the files for large columns."""
         self._columns = {name: Column(f"{prefix}-series-{name}.f64") for name in _NAMES}
-        self._rows = array("d")
         self._count = 0
 
-    def add(self, record: Record, values: Mapping[str, float], good: bool | None) -> None:
-        """`good` says whether the request met the objectives; None if there are none."""
-        self._count += 1
-        status = _CUT_OFF if record.cancelled else _FAILED if record.failure is not None else _SUCCEEDED
-        get = values.get
-        rows = self._rows
-        rows.extend([get(tag, nan) for tag in TAGS])
-        first = record.stamps[0] if record.streamed and record.stamps else nan
-        good_value = nan if good is None else good
-        rows.extend((record.start, record.end, record.intended, record.worker, status, good_value, first))
-        if len(rows) >= _BUFFERED:
-            self._split()
-
-    def _split(self) -> None:
-        rows = np.frombuffer(self._rows).reshape(-1, len(_NAMES))
-        for i, column in enumerate(self._columns.values()):
-            column.extend(rows[:, i])
-        self._rows = array("d")
+    def add(self, batch: Batch, table: MeasureTable, good: Selection | None) -> None:
+        """`good` says which requests met the objectives; None if there are none."""
+        self._count += batch.size
+        status = np.where(batch.cancelled, _CUT_OFF, np.where(batch.failed, _FAILED, _SUCCEEDED))
+        columns = [table.get(tag) for tag in TAGS]
+        columns += [batch.start, batch.end, batch.intended, batch.get("worker"), status]
+        columns += [np.full(batch.size, nan) if good is None else good.astype(np.float64), batch.first]
+        for column, values in zip(self._columns.values(), columns, strict=True):
+            column.extend(values)
 
     def table(self) -> SeriesTable | None:
         """Return the series; None if there were no requests. Add nothing after this call."""
         if not self._count:
             return None
-        self._split()
         return SeriesTable(self._columns)
 
 

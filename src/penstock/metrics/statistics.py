@@ -1,6 +1,6 @@
 """Statistics of columns of any size, in bounded memory.
 
-A column keeps up to 65,536 values in memory and more than that in a file. Order statistics come from an in-place partition
+A column keeps up to 4,096 values in memory and more than that in a file. Order statistics come from an in-place partition
 of the memory-mapped file, whose pages the kernel can evict: 100 million gaps use disk, not memory. (Truncating a mapped file
 would kill the process; these files are in a private temporary folder.)
 """
@@ -15,16 +15,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PERCENTILES", "Column", "Columns", "Stats", "Values", "nearest_ranks", "weighted_statistics"]
+__all__ = ["PERCENTILES", "Column", "Stats", "Values", "nearest_ranks", "weighted_statistics"]
 
 PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
 _IN_MEMORY = 4_096
 """Values of a column before it goes to a file. A report has about a hundred columns."""
-_IN_ROWS = 16_384
-"""Values of buffered rows before they are split into columns."""
 _CHUNK = 1 << 20
-_LAYOUTS = 32
-"""Buffered sets of row names. More than these and all rows are split, to bound the memory."""
 
 Values = NDArray[np.float64]
 
@@ -122,50 +118,6 @@ class Column:
         by_rank = _values_at_ranks(self.values(), [0, *finite.values()])
         percentiles = {name: by_rank[rank] for name, rank in finite.items()}
         return Stats(unit=unit, min=by_rank[0], count=len(self) + failures, **percentiles)
-
-
-class Columns:
-    """Columns by name, filled row by row.
-
-    Rows with the same names are buffered and split into columns thousands at a time. That costs 3 µs for a row of 37
-    values; appending to each column costs 12 µs.
-    """
-
-    def __init__(self, prefix: str) -> None:
-        """`prefix` starts the paths of the files for large columns."""
-        self._prefix = prefix
-        self._rows: dict[tuple[str, ...], array[float]] = {}
-        self._columns: dict[str, Column] = {}
-
-    def add(self, row: dict[str, float]) -> None:
-        names = tuple(row)
-        rows = self._rows.get(names)
-        if rows is None:
-            if len(self._rows) >= _LAYOUTS:
-                self._split_all()
-            rows = self._rows[names] = array("d")
-        rows.extend(row.values())
-        if len(rows) >= _IN_ROWS:
-            self._split(names)
-
-    def column(self, name: str) -> Column:
-        column = self._columns.get(name)
-        if column is None:
-            column = self._columns[name] = Column(f"{self._prefix}-{name}.f64")
-        return column
-
-    def all(self) -> dict[str, Column]:
-        self._split_all()
-        return self._columns
-
-    def _split_all(self) -> None:
-        for names in list(self._rows):
-            self._split(names)
-
-    def _split(self, names: tuple[str, ...]) -> None:
-        rows = np.frombuffer(self._rows.pop(names), dtype=np.float64).reshape(-1, len(names))
-        for i, name in enumerate(names):
-            self.column(name).extend(rows[:, i])
 
 
 def nearest_ranks(count: int) -> dict[str, int]:

@@ -7,11 +7,12 @@ from functools import partial
 from typing import Any
 
 import msgspec
+import numpy as np
 
+from penstock.metrics.batch import Batch, MeasureTable
 from penstock.metrics.bounds import FigureBounds
 from penstock.metrics.certificate import Certificate, RequestCounts
 from penstock.metrics.gap_profile import GapProfile, GapProfileBuilder
-from penstock.metrics.metric import Measures
 from penstock.metrics.objectives import parse_objectives
 from penstock.metrics.outages import Outages
 from penstock.metrics.phase_stats import ErrorGroup, PhaseStats
@@ -209,36 +210,34 @@ class SummaryBuilder:
                 at += end - begin
         return self._header.epoch_wall_ns + at
 
-    def add(self, record: Record, measures: Measures) -> None:
+    def add(self, batch: Batch, table: MeasureTable) -> None:
         if self._gaps:
-            record = _shifted(record, self._before(record.start))
-        phase = self._phases[record.phase]
-        phase.add(record, measures)
-        self._reuse.add(record, profiling=phase is self._profiling)
-        if record.digest:
-            self._root.add(schedule_key(record.phase, record.number, record.turn), record.digest)
-        if self._slices is not None and phase is self._profiling:
-            self._slices.add(record, measures)
-        self._broken_conversations += self._ended_early(record)
-        if phase is self._profiling:
-            self._outages.add(record)
-        if phase is self._profiling and record.failure is None and not record.cancelled:
-            self._reply_checks.add(record, measures.values)
-            self._gap_profile.add(record, measures)
-            if not self._header.settings.endpoint.server_token_count:
-                self._token_totals.add(record, measures.values)
-        if (
-            self._header.settings.endpoint.streaming
-            and not record.streamed
-            and record.failure is None
-            and not record.cancelled
-        ):
-            phase.warnings[_NOT_STREAMED] = phase.warnings.get(_NOT_STREAMED, 0) + 1
+            batch = Batch([_shifted(record, self._before(record.start)) for record in batch.records])
+        records = batch.records
+        phase = self._phases[records[0].phase]
+        profiling = phase is self._profiling
+        phase.add_batch(batch, table)
+        self._reuse.add(batch, profiling=profiling)
+        sent = [record for record in records if record.digest]
+        keys = np.fromiter((schedule_key(r.phase, r.number, r.turn) for r in sent), np.int64, len(sent))
+        self._root.add_many(keys, [record.digest for record in sent])
+        self._broken_conversations += sum(self._ended_early(records[index]) for index in np.flatnonzero(batch.failed))
+        if self._header.settings.endpoint.streaming and (count := int((batch.succeeded & ~batch.streamed).sum())):
+            phase.warnings[_NOT_STREAMED] = phase.warnings.get(_NOT_STREAMED, 0) + count
+        if not profiling:
+            return
+        if self._slices is not None:
+            for record, measures in zip(records, table.rows, strict=True):
+                self._slices.add(record, measures)
+        self._outages.add_batch(batch)
+        self._reply_checks.add(batch, table)
+        self._gap_profile.add(batch, table)
+        if not self._header.settings.endpoint.server_token_count:
+            self._token_totals.add(batch, table)
 
     def _ended_early(self, record: Record) -> bool:
         """Return whether this failed turn ended its conversation before the last turn."""
-        failed = record.built is not None and record.failure is not None and not record.cancelled
-        return failed and record.turn + 1 < len(self._log.payloads.turns(record.conversation))
+        return record.built is not None and record.turn + 1 < len(self._log.payloads.turns(record.conversation))
 
     def request_counts(self) -> RequestCounts:
         """Return the counts of the profiling phases for the certificate."""

@@ -5,26 +5,20 @@ Numbers of requests are exact. Tokens are summed in bins of 10 ms (`step_grid`),
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
-from math import nan
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.metrics.batch import Batch, MeasureTable
 from penstock.metrics.concurrency import Levels, Window, count_levels
-from penstock.metrics.metric import Measures
 from penstock.metrics.statistics import Column, Stats, Values, weighted_statistics
 from penstock.metrics.step_grid import StepGrid
-from penstock.records.record import Record
 
 __all__ = ["Timeline"]
 
-_BATCH_STAMPS = 16_384
-_ROW = 7
-_NO_GAP = np.zeros(1)
 _PER_SECOND = "tokens/sec"
 _PER_USER = "tokens/sec/user"
 
@@ -53,49 +47,30 @@ class Timeline:
         self._ends = Column(f"{prefix}-timeline-ends.f64")
         self._grid = StepGrid(len(_Function))
         self._inputs_known = self._outputs_known = self._has_gaps = False
-        self._rows = array("d")
-        self._gaps: list[Values] = []
-        """For each request, one gap of 0 for its first stamp, and the gaps after it, in ms."""
-        self._pieces: dict[int, list[int]] = {}
-        """By the row of a request, its pieces of content with each stamp, if stamps have different numbers of them."""
-        self._buffered = 0
 
-    def add(self, record: Record, measures: Measures) -> None:
-        values = measures.values
-        if "time_to_first_token" not in values:
+    def add(self, batch: Batch, table: MeasureTable) -> None:
+        """Add the streamed requests of a batch to the grid. A request of 100 chunks costs about 10 µs."""
+        chosen = ~np.isnan(table.get("time_to_first_token"))
+        if not chosen.any():
             return
-        gaps = measures.lists.get("inter_chunk_latency")
-        count = 0
-        self._gaps.append(_NO_GAP)
-        if gaps is not None:
-            self._gaps.append(gaps)
-            count = len(gaps)
-        pieces = sum(record.pieces)
-        if pieces > count + 1:
-            self._pieces[len(self._rows) // _ROW] = record.pieces
-        length, inputs = values.get("output_sequence_length", nan), values.get("input_sequence_length", nan)
-        self._rows.extend((record.start, record.stamps[0], record.end, inputs, length, count, pieces))
-        self._buffered += 1 + count
-        if self._buffered >= _BATCH_STAMPS:
-            self._flush()
-
-    def _flush(self) -> None:
-        """Add the buffered requests to the grid. In batches, a request of 100 chunks costs about 10 µs."""
-        if not self._buffered:
-            return
-        starts, prefills, ends, inputs, lengths, counts, pieces = np.frombuffer(self._rows).reshape(-1, _ROW).T
+        inputs, lengths = table.get("input_sequence_length")[chosen], table.get("output_sequence_length")[chosen]
         self._inputs_known |= not np.isnan(inputs).all()
         self._outputs_known |= not np.isnan(lengths).all()
         inputs, lengths = np.nan_to_num(inputs), np.nan_to_num(lengths)
-        firsts = starts + prefills
+        starts, ends = batch.start[chosen], batch.end[chosen]
+        firsts = starts + batch.first[chosen]
         for column, times in ((self._starts, starts), (self._firsts, firsts), (self._ends, ends)):
             column.extend(times)
         self._add_requests(starts, firsts, ends, inputs, lengths)
-        self._has_gaps |= bool(counts.any())
+        counts = batch.stamp_counts[chosen]
+        self._has_gaps |= bool((counts > 1).any())
         # The first piece of content holds one token, and the others have equal shares of the rest.
-        shares = np.maximum(lengths - 1, 0) / np.maximum(pieces - 1, 1)
-        self._add_chunks(firsts, lengths, counts.astype(np.intp), shares)
-        self._rows, self._gaps, self._pieces, self._buffered = array("d"), [], {}, 0
+        shares = np.maximum(lengths - 1, 0) / np.maximum(batch.pieces[chosen] - 1, 1)
+        stamps, pieces = batch.stamps[:-1], batch.stamp_pieces
+        if not chosen.all():
+            own = np.repeat(chosen, batch.stamp_counts)
+            stamps, pieces = stamps[own], None if pieces is None else pieces[own]
+        self._add_chunks(np.repeat(starts, counts) + stamps, lengths, counts, shares, pieces)
 
     def _add_requests(self, starts: Values, firsts: Values, ends: Values, inputs: Values, lengths: Values) -> None:
         ones = np.ones(len(starts))
@@ -105,18 +80,19 @@ class Timeline:
         add(firsts, {of.PREFILL_RATE: -rates, of.PREFILLING: -ones, of.DECODING: ones})
         add(ends, {of.DECODING: -ones, of.TOKENS: -(inputs + lengths)})
 
-    def _add_chunks(self, firsts: Values, lengths: Values, counts: NDArray[np.intp], shares: Values) -> None:
-        """Lay the tokens on the times of the chunks: at a constant rate during each gap, and as steps at its end."""
-        first = np.cumsum(counts) - counts + np.arange(len(counts))
+    def _add_chunks(
+        self, times: Values, lengths: Values, counts: NDArray[np.intp], shares: Values, pieces: Values | None
+    ) -> None:
+        """Lay the tokens on the times of the chunks: at a constant rate during each gap, and as steps at its end.
+
+        `pieces` are those with each stamp; None stands for one each."""
+        first = np.cumsum(counts) - counts
         """The index of each request's first stamp among all stamps."""
-        gaps = np.concatenate(self._gaps)
-        gaps *= 1e6
-        times = np.cumsum(gaps)
-        times += np.repeat(firsts - times[first], counts + 1)
-        tokens = np.repeat(shares, counts + 1)
+        gaps = np.diff(times, prepend=0.0)
+        tokens = np.repeat(shares, counts)
         tokens[first] = 0
-        for row, pieces in self._pieces.items():
-            tokens[first[row] : first[row] + len(pieces)] *= pieces
+        if pieces is not None:
+            tokens *= pieces
         gaps[first] = 1  # these hold no tokens
         rates = tokens / gaps
         changes = -rates
@@ -126,7 +102,6 @@ class Timeline:
 
     def over(self, windows: Sequence[Window], whole: Window) -> list[dict[str, Stats]]:
         """Return the statistics over each of the windows. `whole` is the window of the phase, which contains them."""
-        self._flush()
         if not self._starts:
             return [{} for _ in windows]
         bins = [_Bins(self._grid.width, window, whole) for window in windows]

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import msgspec
+import numpy as np
 
-from penstock.metrics.measure import measure, unfit_metrics
-from penstock.metrics.metric import Measures
+from penstock.metrics.batch import Batch, MeasureTable
+from penstock.metrics.measure import measure_batch, unfit_metrics
 from penstock.metrics.phase_stats import PhaseStats
-from penstock.metrics.reply_values import choice_count
-from penstock.metrics.statistics import Stats
+from penstock.metrics.statistics import Stats, Values
 from penstock.metrics.token_counting import ServerCounter
 from penstock.records.log import RunLog
-from penstock.records.record import Record
 
 __all__ = [
     "TOKEN_METRICS",
@@ -102,13 +101,13 @@ class _Totals:
     def __init__(self) -> None:
         self.requests = self.server = self.client = self.unseen = 0
 
-    def add(self, server: float | None, client: float | None, unseen: int) -> None:
-        """Add the counts of a request, if both are known, and the tokens that only the server can count."""
-        if server is not None and client is not None:
-            self.requests += 1
-            self.server += int(server)
-            self.client += int(client)
-            self.unseen += unseen
+    def add(self, server: Values, client: Values, unseen: Values) -> None:
+        """Add the counts of requests where both are known, and the tokens that only the server can count."""
+        both = ~np.isnan(server + client)
+        self.requests += int(both.sum())
+        self.server += int(server[both].sum())
+        self.client += int(client[both].sum())
+        self.unseen += int(unseen[both].sum())
 
     def comparison(self) -> CountComparison | None:
         if not self.requests:
@@ -130,13 +129,10 @@ class TokenTotals:
         self._output = _Totals()
         self._input = _Totals()
 
-    def add(self, record: Record, values: dict[str, float]) -> None:
-        """Add a successful request and its metrics, which are by the client's count."""
-        usage = record.usage
-        if usage is not None:
-            choices = choice_count(record)
-            self._output.add(usage.completion, values.get("output_sequence_length"), _UNSEEN_OUTPUT * choices)
-            self._input.add(usage.prompt, values.get("input_sequence_length"), _UNSEEN_INPUT)
+    def add(self, batch: Batch, table: MeasureTable) -> None:
+        """Add requests and their metrics, which are by the client's count."""
+        self._output.add(batch.completion, table.get("output_sequence_length"), _UNSEEN_OUTPUT * batch.choices)
+        self._input.add(batch.prompt, table.get("input_sequence_length"), np.full(batch.size, _UNSEEN_INPUT))
 
     def agreement(self) -> TokenAgreement | None:
         """Return the comparison; None if no request has both counts."""
@@ -157,9 +153,8 @@ def token_metrics_by_server(log: RunLog, folder: str) -> dict[str, Stats]:
     profiling = [phase.kind != "warmup" for phase in log.phases]
     stats = PhaseStats(folder, "by-server-count")
     unfit = unfit_metrics(log.header)
-    for record in log.records():
-        if profiling[record.phase]:
-            (counts,) = counter.count((record,))
-            values = measure(record, counts, unfit).values
-            stats.add(record, Measures({tag: values[tag] for tag in _RECORD_METRICS if tag in values}, {}))
+    for records in log.batches():
+        if profiling[records[0].phase]:
+            batch = Batch(records)
+            stats.add_batch(batch, measure_batch(batch, counter.count(records), unfit).only(_RECORD_METRICS))
     return token_metrics(stats.metrics())

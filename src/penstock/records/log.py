@@ -54,6 +54,9 @@ UNTIL, STOP_RULE, LEVEL = "until", "stop_rule", "level"
 """Sources of samples: the outcome of `--until`, the end of a phase by such a rule, and a level of a search."""
 _RUNNER_FILE = "runner.log"
 _FLUSH_BYTES = 1 << 18
+_BATCH_RECORDS = 512
+_BATCH_STAMPS = 100_000
+"""Limits of a batch, which is tokenized at once and held in memory: about 5 MB."""
 
 
 class LoggedData(msgspec.Struct, frozen=True):
@@ -330,6 +333,19 @@ class RunLog:
             return records
         covered = {phase.index for phase in self.covered_phases}
         return (record for record in records if record.phase in covered)
+
+    def batches(self) -> Iterator[list[Record]]:
+        """Yield the records as `records` does, in lists of limited size whose records belong to one phase."""
+        batch: list[Record] = []
+        stamps = 0
+        for record in self.records():
+            if batch and (len(batch) >= _BATCH_RECORDS or stamps >= _BATCH_STAMPS or record.phase != batch[0].phase):
+                yield batch
+                batch, stamps = [], 0
+            batch.append(record)
+            stamps += len(record.stamps)
+        if batch:
+            yield batch
 
     def records_as(self, type_: type[T]) -> Iterator[T]:
         """Yield the records of all workers, decoded as another type with the same first fields."""

@@ -7,7 +7,7 @@ then they are kept in files, 40 bytes a request.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -39,6 +39,11 @@ class RootHash:
         self._keys.write(key.to_bytes(8, "little"))
         self._digests.write(digest)
         self.requests += 1
+
+    def add_many(self, keys: NDArray[np.int64], digests: Sequence[bytes]) -> None:
+        self._keys.write(keys.astype("<i8").tobytes())
+        self._digests.write(b"".join(digests))
+        self.requests += len(keys)
 
     def root(self) -> str:
         """Return the root hash. Call this once, after the last `add`."""

@@ -16,12 +16,11 @@ from typing import IO, NamedTuple
 import orjson
 
 from penstock.datasets.json_text import is_json
-from penstock.metrics.metric import Measures
+from penstock.metrics.batch import Batch, MeasureTable
 from penstock.metrics.summary import Summary
 from penstock.plural import counted
 from penstock.records.log import RunLog
 from penstock.records.payloads import PayloadStore
-from penstock.records.record import Record
 from penstock.reports.artifacts import Draft
 from penstock.reports.check_inputs_json import BYTES_PREFIX, check_inputs_json
 from penstock.reports.sent_bodies import BodySequence, SentBodies, chained
@@ -37,8 +36,9 @@ class InputsJson(Sink):
         super().__init__(context, path)
         self._sent = SentBodies(context.log, context.scratch)
 
-    def add(self, record: Record, _measures: Measures) -> None:
-        self._sent.add(record)
+    def add_batch(self, batch: Batch, _table: MeasureTable) -> None:
+        for record in batch.records:
+            self._sent.add(record)
 
     def finish(self, summary: Summary) -> None:
         """Write the file, unless that would omit sessions that the existing file contains."""

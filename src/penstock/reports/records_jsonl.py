@@ -8,13 +8,15 @@ request that never reached a socket has none.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
 
+from penstock.metrics.batch import Batch, Layout, MeasureTable
 from penstock.metrics.catalogue import CATALOGUE
 from penstock.metrics.groups.http import http_phases
-from penstock.metrics.metric import Measures
+from penstock.metrics.statistics import Values
 from penstock.metrics.summary import Summary
 from penstock.records.log import LoggedPhase
 from penstock.records.record import Record
@@ -38,14 +40,17 @@ class RecordsJsonl(Sink):
     def begin(self, phase: LoggedPhase) -> None:
         self._metadata.begin(phase)
 
-    def add(self, record: Record, measures: Measures) -> None:
-        parts = [b'{"metadata":', orjson.dumps(self._metadata.of(record)), b',"metrics":', self._metrics(measures)]
-        if self._http_trace:
-            parts += b',"trace_data":', orjson.dumps(trace_data(record, self._epoch))
-        if error := error_fields(record):
-            parts += b',"error":', orjson.dumps(error)
-        parts.append(b"}\n")
-        self._write(b"".join(parts))
+    def add_batch(self, batch: Batch, table: MeasureTable) -> None:
+        metrics = self._metrics(table)
+        lines: list[bytes] = []
+        for record, of_record in zip(batch.records, metrics, strict=True):
+            lines += b'{"metadata":', orjson.dumps(self._metadata.of(record)), b',"metrics":', of_record
+            if self._http_trace:
+                lines += b',"trace_data":', orjson.dumps(trace_data(record, self._epoch))
+            if error := error_fields(record):
+                lines += b',"error":', orjson.dumps(error)
+            lines.append(b"}\n")
+        self._write(b"".join(lines))
 
     def finish(self, _summary: Summary) -> None:
         self._draft.commit()
@@ -53,17 +58,35 @@ class RecordsJsonl(Sink):
     def close(self) -> None:
         self._draft.discard()
 
-    def _metrics(self, measures: Measures) -> bytes:
-        """Fill a template per set of tags: encoding 40 small dictionaries per line takes twice as long."""
-        values, lists = measures.values, measures.lists
-        tags = (*values, *lists)
-        template = self._templates.get(tags)
-        if template is None:
-            template = self._templates[tags] = _template(tags)
-        numbers = orjson.dumps(list(values.values()))[1:-1].split(b",") if values else []
-        for array in lists.values():
-            numbers.append(orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY))
-        return template % tuple(numbers)
+    def _metrics(self, table: MeasureTable) -> list[bytes]:
+        """Return the metrics of each request as JSON.
+
+        The numbers of all requests are encoded at once and fill a template for each set of tags: encoding 40 small dictionaries
+        for each request takes several times as long."""
+        found = [b""] * table.size
+        lists = {tag: _encoded_lists(table.list_rows(tag)) for tag in table.lists}
+        for layout in table.layouts():
+            tags = (*layout.tags, *layout.lists)
+            template = self._templates.get(tags)
+            if template is None:
+                template = self._templates[tags] = _template(tags)
+            rows = _encoded_rows(layout)
+            for row, numbers in zip(layout.rows, rows, strict=True):
+                numbers += [lists[tag][row] for tag in layout.lists]
+                found[row] = template % tuple(numbers)
+        return found
+
+
+def _encoded_rows(layout: Layout) -> Iterable[list[bytes]]:
+    if not layout.tags:
+        return [[] for _ in layout.rows]
+    encoded = orjson.dumps(list(zip(*layout.values, strict=True)))
+    return (row.split(b",") for row in encoded[2:-2].split(b"],["))
+
+
+def _encoded_lists(arrays: list[Values]) -> list[bytes]:
+    encoded = orjson.dumps([array.tolist() for array in arrays])
+    return [b"[%b]" % row for row in encoded[2:-2].split(b"],[")]
 
 
 def _template(tags: tuple[str, ...]) -> bytes:

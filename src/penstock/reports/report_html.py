@@ -8,10 +8,9 @@ from typing import Any
 
 import msgspec
 
-from penstock.metrics.metric import Measures
+from penstock.metrics.batch import Batch, MeasureTable
 from penstock.metrics.summary import Summary
 from penstock.records.log import LoggedPhase, Sample
-from penstock.records.record import Record
 from penstock.reports.artifacts import replacing
 from penstock.reports.request_columns import RequestColumns
 from penstock.reports.run_page import run_document
@@ -44,8 +43,8 @@ class ReportHtml(Sink):
         if phase.kind == "profiling":
             self._profiling.add(phase.index)
 
-    def add(self, record: Record, measures: Measures) -> None:
-        self._columns.add(record, measures, record.phase in self._profiling)
+    def add_batch(self, batch: Batch, table: MeasureTable) -> None:
+        self._columns.add(batch, table, batch.records[0].phase in self._profiling)
 
     def add_sample(self, sample: Sample) -> None:
         self._telemetry.add(sample)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import heapq
-import math
 import os
-from array import array
 from collections.abc import Iterator
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -13,21 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.metrics.metric import Measures
+from penstock.metrics.batch import Batch, MeasureTable
 from penstock.metrics.statistics import Column, Values
-from penstock.records.record import Record
 from penstock.reports.request_detail import request_detail
 
 __all__ = ["GapLengths", "Outcome", "RequestColumns", "Requests", "TokenGrid"]
 
 _ROW = 10
-_BUFFERED_ROWS = 512
-_BATCH_GAPS, _BATCH_REPLIES = 65_536, 1_024
 _SLOWEST = 20
 _FAILED_PER_KIND, _FAILED = 3, 20
-
-
-_NAN = math.nan
 
 
 class Outcome(IntEnum):
@@ -117,95 +109,74 @@ class RequestColumns:
     def __init__(self, folder: str) -> None:
         """`folder` holds temporary files for large columns."""
         self._column = Column(os.path.join(folder, "page-requests.f64"))
-        self._rows = array("d")
         self.gaps = GapLengths()
         """Those of the profiling phases."""
         self.tokens = TokenGrid()
-        self._gap_lists: list[Values] = []
-        self._gap_rows: list[tuple[float, float, bool]] = []
-        """For each of them: when the first chunk arrived, the tokens of each chunk, and whether it is of a profiling phase."""
-        self._buffered = 0
         self._slowest: list[tuple[float, int, dict[str, Any]]] = []
         self._failed: dict[tuple[str, int | None], list[dict[str, Any]]] = {}
-        self._whole_replies: list[tuple[float, float]] = []
         self._count = 0
         self._threshold = -1.0
         """Latency of the fastest of the slowest requests."""
 
-    def add(self, record: Record, measures: Measures, profiling: bool) -> None:
-        if record.cancelled or record.failure is not None:
-            self._add_other(record, measures, profiling)
-            return
-        get = measures.values.get
-        start, latency = record.start, get("request_latency", _NAN)
-        first = start + record.stamps[0] if record.streamed and record.stamps else _NAN
-        times = get("time_to_first_token", _NAN), get("inter_token_latency", _NAN), latency
-        self._rows.extend((start, record.end, first, *times, 0.0, record.phase, record.number, record.turn))
-        if len(self._rows) >= _BUFFERED_ROWS * _ROW:
-            self._flush_rows()
-        length = get("output_sequence_length", 0.0)
-        gaps = measures.lists.get("inter_chunk_latency")
-        if gaps is not None:
-            self._gap_lists.append(gaps)
-            self._gap_rows.append((first, length / (len(gaps) + 1), profiling))
-            self._buffered += len(gaps)
-        elif length:
-            self._whole_replies.append((first if record.streamed and record.stamps else record.end, length))
-        if self._buffered >= _BATCH_GAPS or len(self._gap_lists) + len(self._whole_replies) >= _BATCH_REPLIES:
-            self._flush_gaps()
-        if profiling and (latency > self._threshold or len(self._slowest) < _SLOWEST):
-            self._keep_slow(latency, record, measures)
+    def add(self, batch: Batch, table: MeasureTable, profiling: bool) -> None:
+        outcome = np.where(batch.cancelled, Outcome.CANCELLED, np.where(batch.failed, Outcome.FAILURE, Outcome.SUCCESS))
+        firsts, latency = batch.start + batch.first, table.get("request_latency")
+        columns = [batch.start, batch.end, firsts, table.get("time_to_first_token"), table.get("inter_token_latency")]
+        columns += [latency, outcome, batch.get("phase"), batch.get("number"), batch.turn]
+        self._column.extend(np.stack(columns, axis=1))
+        self._add_tokens(batch, table, firsts)
+        if profiling:
+            gaps = table.lists.get("inter_chunk_latency")
+            if gaps is not None:
+                self.gaps.add(gaps.values)
+            self._keep_failed(batch, table)
+            self._keep_slow(batch, table, latency)
 
-    def _add_other(self, record: Record, measures: Measures, profiling: bool) -> None:
-        """Add a request that failed or was cancelled. It has no latencies."""
-        outcome = Outcome.CANCELLED if record.cancelled else Outcome.FAILURE
-        first = record.start + record.stamps[0] if record.streamed and record.stamps else _NAN
-        times = _NAN, _NAN, _NAN
-        self._rows.extend((record.start, record.end, first, *times, outcome, record.phase, record.number, record.turn))
-        if len(self._rows) >= _BUFFERED_ROWS * _ROW:
-            self._flush_rows()
-        if profiling and outcome is Outcome.FAILURE and record.failure is not None:
+    def _add_tokens(self, batch: Batch, table: MeasureTable, firsts: Values) -> None:
+        length = table.get("output_sequence_length")
+        gaps = table.lists.get("inter_chunk_latency")
+        counts = np.zeros(batch.size, np.intp) if gaps is None else gaps.counts
+        whole = (counts == 0) & (length > 0)
+        if whole.any():
+            self.tokens.add(np.where(batch.has_stamps, firsts, batch.end)[whole], length[whole])
+        if gaps is None:
+            return
+        streamed = counts > 0
+        firsts, counts, lengths = firsts[streamed], counts[streamed], np.nan_to_num(length[streamed])
+        shares = lengths / (counts + 1)
+        before = np.cumsum(counts) - counts
+        elapsed = np.cumsum(gaps.values)
+        elapsed -= np.repeat(elapsed[before] - gaps.values[before], counts)
+        times = np.repeat(firsts, counts) + elapsed * 1e6
+        self.tokens.add(np.concatenate((firsts, times)), np.concatenate((shares, np.repeat(shares, counts))))
+
+    def _keep_failed(self, batch: Batch, table: MeasureTable) -> None:
+        for index in np.flatnonzero(batch.failed):
+            record = batch.records[index]
+            assert record.failure is not None
             kind = record.failure.type, record.failure.code
             if kind not in self._failed and len(self._failed) >= _FAILED:
-                return
+                continue
             kept = self._failed.setdefault(kind, [])
             if len(kept) < _FAILED_PER_KIND:
-                kept.append(request_detail(record, measures.values))
+                kept.append(request_detail(record, table.row(index).values))
 
-    def _keep_slow(self, latency: float, record: Record, measures: Measures) -> None:
-        self._count += 1
-        item = latency, -self._count, request_detail(record, measures.values)
-        if len(self._slowest) < _SLOWEST:
-            heapq.heappush(self._slowest, item)
-        else:
-            heapq.heapreplace(self._slowest, item)
-        self._threshold = self._slowest[0][0]
-
-    def _flush_rows(self) -> None:
-        self._column.extend(np.frombuffer(self._rows))
-        self._rows = array("d")
-
-    def _flush_gaps(self) -> None:
-        if self._whole_replies:
-            times, tokens = np.array(self._whole_replies).T
-            self.tokens.add(times, tokens)
-        if self._gap_lists:
-            counts = np.fromiter(map(len, self._gap_lists), dtype=np.intp, count=len(self._gap_lists))
-            gaps = np.concatenate(self._gap_lists)
-            firsts, shares, profiled = np.array(self._gap_rows).T
-            self.gaps.add(gaps[np.repeat(profiled != 0, counts)])
-            before = np.cumsum(counts) - counts
-            elapsed = np.cumsum(gaps)
-            elapsed -= np.repeat(elapsed[before] - gaps[before], counts)
-            times = np.repeat(firsts, counts) + elapsed * 1e6
-            self.tokens.add(np.concatenate((firsts, times)), np.concatenate((shares, np.repeat(shares, counts))))
-        self._gap_lists, self._gap_rows, self._whole_replies, self._buffered = [], [], [], 0
+    def _keep_slow(self, batch: Batch, table: MeasureTable, latency: Values) -> None:
+        slower = np.flatnonzero(latency > self._threshold)
+        if len(slower) > _SLOWEST:
+            slower = np.sort(slower[np.argsort(-latency[slower], kind="stable")[:_SLOWEST]])
+        for index in slower:
+            self._count += 1
+            item = float(latency[index]), -self._count, request_detail(batch.records[index], table.row(index).values)
+            if len(self._slowest) < _SLOWEST:
+                heapq.heappush(self._slowest, item)
+            elif item[0] > self._slowest[0][0]:
+                heapq.heapreplace(self._slowest, item)
+        if len(self._slowest) == _SLOWEST:
+            self._threshold = self._slowest[0][0]
 
     def finish(self) -> Requests:
         """Return the columns. Add nothing after this call."""
-        if self._rows:
-            self._flush_rows()
-        self._flush_gaps()
         rows = self._column.values().reshape(-1, _ROW)
         return Requests(*(rows[:, n] for n in range(_ROW)))  # views: the rows of a large run are in a file
 

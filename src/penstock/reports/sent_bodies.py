@@ -21,6 +21,7 @@ from penstock.records.root_hash import schedule_key
 __all__ = ["BodySequence", "SentBodies", "chained"]
 
 _BATCH = 1_024
+_KNOWN = 16_384
 _SCHEMA = """
 PRAGMA journal_mode = OFF;
 PRAGMA synchronous = OFF;
@@ -64,6 +65,9 @@ class SentBodies:
         """Open a database in the folder `scratch`, which the caller deletes."""
         self._log = log
         self._open: dict[int, _Session] = {}
+        self._single_turns = len(log.payloads) == log.payloads.conversations
+        self._first_numbers: dict[bytes, int] = {}
+        """The first use of sequences that are in the database, by their hash."""
         self._rows: list[tuple[bytes, int, int, int | None, bytes]] = []
         self._database = sqlite3.connect(os.path.join(scratch, "sessions.sqlite"), isolation_level=None)
         self._database.executescript(_SCHEMA)
@@ -78,11 +82,16 @@ class SentBodies:
             session = self._open[number] = _Session(record.conversation, worker)
         session.chain = chained(session.chain, record.digest)
         session.bodies.append(record.payload if record.built is None else record.built)
-        if record.turn + 1 >= len(self._log.payloads.turns(record.conversation)):
+        if self._single_turns or record.turn + 1 >= len(self._log.payloads.turns(record.conversation)):
             self._close(number)
 
     def _close(self, number: int) -> None:
         session = self._open.pop(number)
+        if self._first_numbers.get(session.chain, number + 1) <= number:
+            return  # only the first use of a sequence is written
+        if len(self._first_numbers) >= _KNOWN:
+            self._first_numbers.clear()
+        self._first_numbers[session.chain] = number
         bodies = struct.pack(f"<{len(session.bodies)}q", *session.bodies)
         self._rows.append((session.chain[:16], number, session.conversation, session.worker, bodies))
         if len(self._rows) >= _BATCH:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from penstock.metrics.batch import Batch, MeasureTable
 from penstock.metrics.metric import Measures
 from penstock.metrics.summary import Summary
 from penstock.records.header import RunHeader
@@ -31,8 +32,8 @@ class ReportContext(NamedTuple):
 class Sink:
     """Writes one artifact from the records of a run. Override the methods that the artifact needs.
 
-    The order of the calls is `begin` for each phase, `add` for each record, `add_sample` for each sample, `finish`, `close`.
-    After an error, only `close` follows. The existing file must stay as it is until `finish`.
+    The order of the calls is `begin` for each phase, `add_batch` for the records, `add_sample` for each sample, `finish`,
+    `close`. After an error, only `close` follows. The existing file must stay as it is until `finish`.
     """
 
     def __init__(self, context: ReportContext, path: str) -> None:
@@ -42,8 +43,14 @@ class Sink:
     def begin(self, phase: LoggedPhase, /) -> None:
         """Take the next phase of the run. A record refers to it by its `index`."""
 
+    def add_batch(self, batch: Batch, table: MeasureTable, /) -> None:
+        """Take records of one phase and their metrics. Records are in the order of the log and include the warmup."""
+        if type(self).add is not Sink.add:
+            for record, measures in zip(batch.records, table.rows, strict=True):
+                self.add(record, measures)
+
     def add(self, record: Record, measures: Measures, /) -> None:
-        """Take a record and its metrics. Records are in the order of the log and include the warmup."""
+        """Take a record and its metrics, in a sink that does not override `add_batch`."""
 
     def add_sample(self, sample: Sample, /) -> None:
         """Take a telemetry sample from the log, in the order of time."""

@@ -6,19 +6,17 @@ import contextlib
 import pkgutil
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
+from penstock.metrics.batch import Batch, MeasureTable
 from penstock.metrics.certificate import Certificate
 from penstock.metrics.groups.network import network_metrics
 from penstock.metrics.groups.power import power_metrics
-from penstock.metrics.groups.stalls import measure_reader
-from penstock.metrics.measure import measure, unfit_metrics
-from penstock.metrics.metric import Measures
+from penstock.metrics.measure import measure_batch, unfit_metrics
 from penstock.metrics.summary import Summary, SummaryBuilder, TokenizerNote
 from penstock.metrics.token_agreement import token_metrics, token_metrics_by_server
 from penstock.metrics.token_counting import ClientCounter, Counter, LoadTokenizer, ServerCounter
 from penstock.records.log import UNTIL, RunLog
-from penstock.records.record import Record
 from penstock.reports import registry
 from penstock.reports.artifacts import Artifacts
 from penstock.reports.sink import ReportContext, Sink
@@ -27,10 +25,6 @@ from penstock.telemetry.network import NetworkLatencyBuilder
 from penstock.telemetry.server_metrics import ServerMetricsBuilder, window_of
 
 __all__ = ["write_artifacts"]
-
-_BATCH_RECORDS = 512
-_BATCH_STAMPS = 100_000
-"""Limits of a batch, which is tokenized at once and held in memory: about 5 MB."""
 
 ProgressCallback = Callable[[int, int], None]
 """Called with the number of records done and the number expected; 0 if that is unknown."""
@@ -66,10 +60,10 @@ def write_artifacts(
             for sink in sinks:
                 sink.begin(phase)
         builder = SummaryBuilder(log, scratch)
-        for record, measures in _measure_records(log, counter, progress, expected or header.requests or 0):
-            builder.add(record, measures)
+        for batch, table in _measure_batches(log, counter, progress, expected or header.requests or 0):
+            builder.add(batch, table)
             for sink in sinks:
-                sink.add(record, measures)
+                sink.add_batch(batch, table)
         summary = _summarize(builder, counter, context, certify)
         window = window_of(log.phases, log.covered_phases, summary.end_ns - header.epoch_wall_ns)
         server_metrics = ServerMetricsBuilder(window, header.epoch_wall_ns)
@@ -146,35 +140,19 @@ def _scratch(parent: str) -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _measure_records(
+def _measure_batches(
     log: RunLog, counter: Counter, progress: ProgressCallback | None, expected: int
-) -> Iterator[tuple[Record, Measures]]:
+) -> Iterator[tuple[Batch, MeasureTable]]:
     done = 0
     unfit = unfit_metrics(log.header)
     reader = log.header.settings.reader_rate
-    for batch in _batches(log.records()):
-        for record, counts in zip(batch, counter.count(batch), strict=True):
-            measures = measure(record, counts, unfit)
-            if reader and "fluidity_index" not in unfit:
-                measure_reader(record, counts, measures, reader)
-            yield record, measures
-        done += len(batch)
+    for records in log.batches():
+        batch = Batch(records)
+        yield batch, measure_batch(batch, counter.count(records), unfit, reader)
+        done += batch.size
         if progress is not None:
             # The header's request count excludes the warmup, so more records than expected may arrive.
             progress(done, max(done, expected) if expected else 0)
-
-
-def _batches(records: Iterable[Record]) -> Iterator[list[Record]]:
-    batch: list[Record] = []
-    stamps = 0
-    for record in records:
-        batch.append(record)
-        stamps += len(record.stamps)
-        if len(batch) >= _BATCH_RECORDS or stamps >= _BATCH_STAMPS:
-            yield batch
-            batch, stamps = [], 0
-    if batch:
-        yield batch
 
 
 def _tokenizer_note(counter: Counter) -> TokenizerNote:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from penstock import frames
-from penstock.metrics.measure import measure
+from penstock.metrics.batch import Batch
+from penstock.metrics.measure import measure_batch
 from penstock.metrics.metric import TokenCounts
 from penstock.records.log import RECORD
 from penstock.records.record import Record
@@ -39,11 +40,17 @@ class LogTail:
         return [os.path.join(self._folder, name) for name in sorted(names)]
 
 
-def values_while_running(record: Record) -> dict[str, float] | None:
-    """Return the metrics of a request; None if it failed. Tokens are those of the server's usage or, without it, pieces of
-    content, because a tokenizer must not compete with the workers for the processor."""
-    if record.failure is not None or record.cancelled:
-        return None
+def values_while_running(records: Sequence[Record]) -> list[dict[str, float] | None]:
+    """Return the metrics of requests; None for those that failed. Tokens are those of the server's usage or, without it, pieces
+    of content, because a tokenizer must not compete with the workers for the processor."""
+    if not records:
+        return []
+    rows = measure_batch(Batch(records), list(map(_counts, records))).rows
+    ended = (record.failure is None and not record.cancelled for record in records)
+    return [row.values if succeeded else None for row, succeeded in zip(rows, ended, strict=True)]
+
+
+def _counts(record: Record) -> TokenCounts:
     usage = record.usage
     output = sum(record.pieces) if usage is None or usage.completion is None else usage.completion
-    return measure(record, TokenCounts(output=output or None, by_server=usage is not None)).values
+    return TokenCounts(output=output or None, by_server=usage is not None)

@@ -95,7 +95,11 @@ class _LevelRule:
         return sum(times) / len(times) / 1e9 if times else 0.0
 
     def _read(self) -> None:
-        self._outcomes += [_outcome(record, self._slos) for record in self._tail.read() if self._counts(record)]
+        records = [record for record in self._tail.read() if self._counts(record)]
+        for record, values in zip(records, values_while_running(records), strict=True):
+            met = tuple(slo.is_met(values) for slo in self._slos)
+            observed = tuple(slo.value(values) for slo in self._slos)
+            self._outcomes.append(Outcome(record.start, record.end, met, observed))
         self._outcomes.sort()
 
     def _counts(self, record: Record) -> bool:
@@ -111,12 +115,6 @@ class _LevelRule:
         if decision == "pass" and judged[-1].start - judged[0].start < self._span_ns:
             return None
         return decision
-
-
-def _outcome(record: Record, slos: tuple[Slo, ...]) -> Outcome:
-    values = values_while_running(record)
-    met = tuple(slo.is_met(values) for slo in slos)
-    return Outcome(record.start, record.end, met, tuple(slo.value(values) for slo in slos))
 
 
 class Search:

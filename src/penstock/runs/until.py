@@ -32,8 +32,8 @@ class UntilRule:
         if self.is_reached or now - self._polled < _POLL_NS:
             return self.is_reached
         self._polled = now
-        for record in self._tail.read():
-            values = values_while_running(record) if record.phase == running.index else None
+        records = [record for record in self._tail.read() if record.phase == running.index]
+        for record, values in zip(records, values_while_running(records), strict=True):
             if values is not None and self._target.metric in values:
                 self._rows.append((record.start, values[self._target.metric]))
         if len(self._rows) >= self._checkpoints.next_at:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.metrics.metric import Measures, MetricGroup, TokenCounts, per_request
-from penstock.records.record import Record
+from penstock.metrics.batch import Batch, CountColumns, MeasureTable
+from penstock.metrics.metric import MetricGroup, per_request
 
 __all__ = ["GROUP"]
 
@@ -19,9 +19,9 @@ _METRICS = (
 )
 
 
-def _measure_failed(_record: Record, counts: TokenCounts, measures: Measures) -> None:
-    if counts.input is not None:
-        measures.values["error_isl"] = counts.input
+def _measure(batch: Batch, counts: CountColumns, table: MeasureTable) -> None:
+    if batch.failed.any():
+        table.put("error_isl", counts.input, batch.failed, whole=True)
 
 
-GROUP = MetricGroup(_METRICS, measure_failed=_measure_failed)
+GROUP = MetricGroup(_METRICS, measure_batch=_measure)

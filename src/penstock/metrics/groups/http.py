@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from penstock.metrics.metric import Measures, MetricGroup, TokenCounts, per_request
+import numpy as np
+
+from penstock.metrics.batch import Batch, CountColumns, MeasureTable
+from penstock.metrics.metric import MetricGroup, per_request
 from penstock.records.record import Record
 
 __all__ = ["GROUP", "http_phases"]
@@ -59,28 +62,29 @@ def http_phases(record: Record) -> tuple[int, int, int, int, int, int] | None:
     return blocked, dns, connect, sent - record.start, first_byte - sent, record.end - first_byte
 
 
-def _measure(record: Record, _counts: TokenCounts, measures: Measures) -> None:
-    values = measures.values
-    phases = http_phases(record)
-    if phases is None:
-        return
-    blocked, dns, connect, sending, waiting, receiving = phases
+def _measure(batch: Batch, _counts: CountColumns, table: MeasureTable) -> None:
+    first_byte, dns, connect = batch.get("first_byte"), batch.get("dns_ns"), batch.connect
+    ok = batch.succeeded & ~np.isnan(first_byte + batch.sent)
+    sent = np.minimum(batch.sent, first_byte)
+    blocked = np.maximum(0, batch.start - batch.issued - dns - connect)
+    sending, waiting, receiving = sent - batch.start, first_byte - sent, batch.end - first_byte
     overhead = blocked + dns + connect
     duration = sending + waiting + receiving
-    values["http_req_blocked"] = blocked / 1e6
-    values["http_req_dns_lookup"] = dns / 1e6
-    values["http_req_connecting"] = connect / 1e6
-    values["http_req_sending"] = sending / 1e6
-    values["http_req_waiting"] = waiting / 1e6
-    values["http_req_receiving"] = receiving / 1e6
-    values["http_req_connection_reused"] = 1 if record.reused else 0
-    values["http_req_data_sent"] = record.bytes_sent / 1024
-    values["http_req_chunks_sent"] = 1
-    values["http_req_data_received"] = record.bytes_received / 1024
-    values["http_req_chunks_received"] = record.reads
-    values["http_req_connection_overhead"] = overhead / 1e6
-    values["http_req_duration"] = duration / 1e6
-    values["http_req_total"] = (overhead + duration) / 1e6
+    reused = np.array([record.reused for record in batch.records], np.float64)
+    table.put("http_req_blocked", blocked / 1e6, ok)
+    table.put("http_req_dns_lookup", dns / 1e6, ok)
+    table.put("http_req_connecting", connect / 1e6, ok)
+    table.put("http_req_sending", sending / 1e6, ok)
+    table.put("http_req_waiting", waiting / 1e6, ok)
+    table.put("http_req_receiving", receiving / 1e6, ok)
+    table.put("http_req_connection_reused", reused, ok, whole=True)
+    table.put("http_req_data_sent", batch.bytes_sent / 1024, ok)
+    table.put("http_req_chunks_sent", np.ones(batch.size), ok, whole=True)
+    table.put("http_req_data_received", batch.get("bytes_received") / 1024, ok)
+    table.put("http_req_chunks_received", batch.get("reads"), ok, whole=True)
+    table.put("http_req_connection_overhead", overhead / 1e6, ok)
+    table.put("http_req_duration", duration / 1e6, ok)
+    table.put("http_req_total", (overhead + duration) / 1e6, ok)
 
 
-GROUP = MetricGroup(_METRICS, measure=_measure)
+GROUP = MetricGroup(_METRICS, measure_batch=_measure)

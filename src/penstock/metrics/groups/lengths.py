@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.metrics.metric import Measures, MetricGroup, TokenCounts, per_request
-from penstock.metrics.reply_values import requested_length
-from penstock.records.record import Record
+from penstock.metrics.batch import Batch, CountColumns, MeasureTable
+from penstock.metrics.metric import MetricGroup, per_request
 
 __all__ = ["GROUP"]
 
@@ -57,19 +56,13 @@ _METRICS = (
 )
 
 
-def _measure(record: Record, counts: TokenCounts, measures: Measures) -> None:
-    values, length = measures.values, counts.total
-    if length is not None:
-        values["output_sequence_length"] = length
-    if counts.output is not None:
-        values["output_token_count"] = counts.output
-    if counts.reasoning is not None:
-        values["reasoning_token_count"] = counts.reasoning
-    if counts.input is not None:
-        values["input_sequence_length"] = counts.input
-    if length is not None and record.requested_output:
-        requested = requested_length(record)
-        values["osl_mismatch_diff_pct"] = 100 * (length - requested) / requested
+def _measure(batch: Batch, counts: CountColumns, table: MeasureTable) -> None:
+    ok, length, requested = batch.succeeded, counts.total, batch.requested
+    table.put("output_sequence_length", length, ok, whole=True)
+    table.put("output_token_count", counts.output, ok, whole=True)
+    table.put("reasoning_token_count", counts.reasoning, ok, whole=True)
+    table.put("input_sequence_length", counts.input, ok, whole=True)
+    table.put("osl_mismatch_diff_pct", 100 * (length - requested) / requested, ok & (requested != 0))
 
 
-GROUP = MetricGroup(_METRICS, measure=_measure)
+GROUP = MetricGroup(_METRICS, measure_batch=_measure)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.metrics.metric import Measures, MetricGroup, TokenCounts, per_request
-from penstock.metrics.reply_values import latency_ns
-from penstock.records.record import Record
+from penstock.metrics.batch import Batch, CountColumns, MeasureTable
+from penstock.metrics.metric import MetricGroup, per_request
 
 __all__ = ["GROUP"]
 
@@ -43,18 +42,17 @@ _METRICS = (
 )
 
 
-def _measure(record: Record, counts: TokenCounts, measures: Measures) -> None:
+def _measure(batch: Batch, counts: CountColumns, table: MeasureTable) -> None:
     del counts
-    values, latency = measures.values, latency_ns(record)
-    if record.images:
-        values["num_images"] = record.images
-        if latency > 0:
-            values["image_throughput"] = record.images * 1e9 / latency
-            values["image_latency"] = latency / 1e6 / record.images
-    if record.audio_seconds:
-        values["audio_duration"] = record.audio_seconds
-        if latency > 0:
-            values["rtfx"] = record.audio_seconds * 1e9 / latency
+    latency = batch.latency
+    images, audio = batch.get("images"), batch.get("audio_seconds")
+    shown = batch.succeeded & (images != 0)
+    table.put("num_images", images, shown, whole=True)
+    table.put("image_throughput", images * 1e9 / latency, shown & (latency > 0))
+    table.put("image_latency", latency / 1e6 / images, shown & (latency > 0))
+    heard = batch.succeeded & (audio != 0)
+    table.put("audio_duration", audio, heard)
+    table.put("rtfx", audio * 1e9 / latency, heard & (latency > 0))
 
 
-GROUP = MetricGroup(_METRICS, measure=_measure)
+GROUP = MetricGroup(_METRICS, measure_batch=_measure)

@@ -6,6 +6,9 @@ out and counted. For the reader, its content counts with the next exact stamp.
 
 from __future__ import annotations
 
+import numpy as np
+
+from penstock.metrics.batch import Batch, CountColumns, MeasureTable
 from penstock.metrics.metric import Measures, MetricGroup, TokenCounts, per_request
 from penstock.metrics.reply_values import choice_count
 from penstock.records.record import Record
@@ -53,21 +56,21 @@ _METRICS = (
 )
 
 
-def _measure(record: Record, counts: TokenCounts, measures: Measures) -> None:
+def _measure(batch: Batch, counts: CountColumns, table: MeasureTable) -> None:
     del counts
-    gaps = measures.lists.get("inter_chunk_latency")
-    if gaps is None:
+    has_gaps = batch.gap_counts > 0
+    if not has_gaps.any():
         return
-    values = measures.values
-    if not record.coalesced:
-        values["longest_gap"] = float(gaps.max())
-        values["inexact_gap_count"] = 0
-        return
-    inexact = {gap for index in record.coalesced for gap in (index - 1, index) if 0 <= gap < len(gaps)}
-    exact = [gap for i, gap in enumerate(gaps.tolist()) if i not in inexact]
-    if exact:
-        values["longest_gap"] = max(exact)
-    values["inexact_gap_count"] = len(inexact)
+    gaps, inexact = batch.gaps, batch.inexact_gaps
+    begins = (np.cumsum(batch.gap_counts) - batch.gap_counts)[has_gaps]
+    longest, left_out = np.full(batch.size, np.nan), np.zeros(batch.size)
+    exact = gaps if inexact is None else np.where(inexact, -np.inf, gaps)
+    longest[has_gaps] = np.maximum.reduceat(exact, begins)
+    if inexact is not None:
+        left_out[has_gaps] = np.add.reduceat(inexact, begins, dtype=np.float64)
+    measured = has_gaps & batch.succeeded
+    table.put("longest_gap", longest, measured & (longest > -np.inf))
+    table.put("inexact_gap_count", left_out, measured, whole=True)
 
 
 def measure_reader(record: Record, counts: TokenCounts, measures: Measures, tokens_per_second: float) -> None:
@@ -108,4 +111,4 @@ def measure_reader(record: Record, counts: TokenCounts, measures: Measures, toke
         measures.values["reader_wait_share"] = waited / (stamps[-1] - stamps[0])
 
 
-GROUP = MetricGroup(_METRICS, measure=_measure)
+GROUP = MetricGroup(_METRICS, measure_batch=_measure)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from array import array
-
 import numpy as np
 
-from penstock.metrics.metric import Measures, Metric, MetricGroup, TokenCounts, per_request
-from penstock.metrics.reply_values import choice_count, latency_ns
-from penstock.records.record import Record
+from penstock.metrics.batch import Batch, CountColumns, MeasureTable
+from penstock.metrics.metric import Metric, MetricGroup, per_request
+from penstock.metrics.statistics import Values
 
 __all__ = ["GROUP", "METRICS"]
 
@@ -156,56 +154,52 @@ METRICS = (
 )
 
 
-def _measure(record: Record, counts: TokenCounts, measures: Measures) -> None:
-    values, length = measures.values, counts.total
-    stamps = record.stamps if record.streamed else []
-    latency = latency_ns(record)
-    if stamps:
-        first = stamps[0]
-        values["time_to_first_token"] = first / 1e6
-        values["effective_time_to_first_token"] = (record.start - record.intended + first) / 1e6
-        if len(stamps) > 1 and record.pieces[0] == 1:
-            values["time_to_second_token"] = (stamps[1] - first) / 1e6
-        if record.first_output is not None:
-            values["time_to_first_output_token"] = stamps[record.first_output] / 1e6
-    delay = record.start - record.intended
-    values["request_latency"] = latency / 1e6
-    if record.gateway_ms is not None and record.upstream_ms is not None:
-        values["gateway_time"] = record.gateway_ms
-        values["upstream_time"] = record.upstream_ms
-    values["effective_latency"] = (delay + latency) / 1e6
-    values["credit_to_start_latency"] = delay / 1e6
-    if len(stamps) > 1:
-        decode = stamps[-1] - stamps[0]
-        values["decode_duration"] = decode / 1e6
-        if length is not None:
-            choices = choice_count(record)
-            head = counts.head if counts.by_server and counts.head is not None else choices
-            gaps = (length - head) / choices
-            if gaps > 0:
-                values["inter_token_latency"] = decode / 1e6 / gaps
-            if (remaining := length - _first_stamp_tokens(record, counts, length)) > 0:
-                values["time_per_output_token"] = decode / 1e6 / (remaining / choices)
-            if gaps > 0:
-                values["output_token_throughput_per_user"] = gaps * 1e9 / decode
-    if length is not None and latency > 0:
-        values["e2e_output_token_throughput"] = length * 1e9 / latency
-    if stamps and stamps[0] > 0 and counts.input is not None:
-        values["prefill_throughput_per_user"] = counts.input * 1e9 / stamps[0]
-    if len(stamps) > 1:
-        times = np.frombuffer(array("q", stamps), np.int64)
-        measures.lists["inter_chunk_latency"] = (times[1:] - times[:-1]) / 1e6
+def _measure(batch: Batch, counts: CountColumns, table: MeasureTable) -> None:
+    ok, put = batch.succeeded, table.put
+    has_stamps = batch.has_stamps & ok
+    several = has_stamps & (batch.stamp_counts > 1)
+    first, delay, latency = batch.first, batch.start - batch.intended, batch.latency
+    put("time_to_first_token", first / 1e6, has_stamps)
+    put("effective_time_to_first_token", (delay + first) / 1e6, has_stamps)
+    second = several & (batch.first_pieces == 1)
+    put("time_to_second_token", (batch.at(1, second) - first) / 1e6, second)
+    first_output = batch.get("first_output")
+    with_output = has_stamps & ~np.isnan(first_output)
+    put("time_to_first_output_token", batch.at(np.nan_to_num(first_output).astype(np.intp), with_output) / 1e6)
+    put("request_latency", latency / 1e6, ok)
+    gateway, upstream = batch.get("gateway_ms"), batch.get("upstream_ms")
+    through_gateway = ok & ~np.isnan(gateway + upstream)
+    put("gateway_time", gateway, through_gateway)
+    put("upstream_time", upstream, through_gateway)
+    put("effective_latency", (delay + latency) / 1e6, ok)
+    put("credit_to_start_latency", delay / 1e6, ok)
+    decode = batch.last - first
+    put("decode_duration", decode / 1e6, several)
+    length, choices = counts.total, batch.choices
+    head = np.where(counts.by_server & ~np.isnan(counts.head), counts.head, choices)
+    gaps = (length - head) / choices
+    spread = several & (gaps > 0)
+    put("inter_token_latency", decode / 1e6 / gaps, spread)
+    remaining = length - _first_stamp_tokens(batch, counts)
+    put("time_per_output_token", decode / 1e6 / (remaining / choices), several & (remaining > 0))
+    put("output_token_throughput_per_user", gaps * 1e9 / decode, spread)
+    put("e2e_output_token_throughput", length * 1e9 / latency, ok & (latency > 0))
+    put("prefill_throughput_per_user", counts.input * 1e9 / first, has_stamps & (first > 0))
+    gap_counts, gap_values = batch.gap_counts, batch.gaps
+    if not ok.all():
+        gap_values = gap_values[np.repeat(ok, gap_counts)]
+        gap_counts = np.where(ok, gap_counts, 0)
+    table.put_lists("inter_chunk_latency", gap_values, gap_counts)
 
 
-def _first_stamp_tokens(record: Record, counts: TokenCounts, length: int) -> int:
-    """Return the number of tokens that arrived with the first stamp.
+def _first_stamp_tokens(batch: Batch, counts: CountColumns) -> Values:
+    """Return the number of tokens that arrived with the first stamp of each reply.
 
-    If they were not counted, they are known only if every piece held one token. Otherwise return `length`, which leaves
+    If they were not counted, they are known only if every piece held one token. Otherwise return the length, which leaves
     no tokens to divide by.
     """
-    if counts.head is not None:
-        return counts.head
-    return record.pieces[0] if sum(record.pieces) == length else length
+    assumed = np.where(batch.pieces == counts.total, batch.first_pieces, counts.total)
+    return np.where(np.isnan(counts.head), assumed, counts.head)
 
 
-GROUP = MetricGroup(METRICS, measure=_measure)
+GROUP = MetricGroup(METRICS, measure_batch=_measure)

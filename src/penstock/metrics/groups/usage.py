@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from penstock.metrics.metric import Measures, MetricGroup, TokenCounts, Tokens, per_request
-from penstock.records.record import Record, Usage
+import numpy as np
+
+from penstock.metrics.batch import Batch, CountColumns, MeasureTable
+from penstock.metrics.metric import MetricGroup, Tokens, per_request
 
 __all__ = ["GROUP", "USAGE"]
 
@@ -35,27 +37,18 @@ _METRICS = (
 )
 
 
-def _measure(record: Record, counts: TokenCounts, measures: Measures) -> None:
-    if record.usage is not None:
-        _usage(record.usage, measures.values)
-        if not counts.by_server:
-            _differences(record.usage, counts, counts.total, measures.values)
-
-
-def _usage(usage: Usage, values: dict[str, float]) -> None:
+def _measure(batch: Batch, counts: CountColumns, table: MeasureTable) -> None:
+    ok = batch.succeeded & batch.has_usage
+    if not ok.any():
+        return
+    used = {"prompt": batch.prompt, "completion": batch.completion}
     for tag, field, *_ in USAGE:
-        tokens = getattr(usage, field)
-        if tokens is not None:
-            values[tag] = tokens
+        if field not in used:
+            used[field] = batch.usage(field)
+        table.put(tag, used[field], ok, whole=True)
+    ok &= ~counts.by_server
+    for part, client in (("prompt", counts.input), ("completion", counts.total), ("reasoning", counts.reasoning)):
+        table.put(f"usage_{part}_tokens_diff_pct", 100 * np.abs(used[part] - client) / client, ok & (client != 0))
 
 
-def _differences(usage: Usage, counts: TokenCounts, length: int | None, values: dict[str, float]) -> None:
-    if usage.prompt is not None and counts.input:
-        values["usage_prompt_tokens_diff_pct"] = 100 * abs(usage.prompt - counts.input) / counts.input
-    if usage.completion is not None and length:
-        values["usage_completion_tokens_diff_pct"] = 100 * abs(usage.completion - length) / length
-    if usage.reasoning is not None and counts.reasoning:
-        values["usage_reasoning_tokens_diff_pct"] = 100 * abs(usage.reasoning - counts.reasoning) / counts.reasoning
-
-
-GROUP = MetricGroup(_METRICS, measure=_measure)
+GROUP = MetricGroup(_METRICS, measure_batch=_measure)

@@ -1,0 +1,64 @@
+"""Write the log of a large run without sending its requests: those of a short run are repeated, later and with new numbers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+from benchmarks.far_end import far_end, profile
+from penstock import frames
+from penstock.records.log import RECORD, REPORT, RunLog
+from penstock.records.record import Record
+
+_TIMES = ("intended", "issued", "start", "end", "sent", "first_byte")
+
+
+@contextmanager
+def large_log(requests: int, *, killed: bool = False, small: int = 10_000) -> Iterator[str]:
+    """Run a benchmark of `small` requests, and yield the folder of a run with the log of `requests` of them.
+
+    `killed`: the reports of the workers are missing, as if the run had been killed before its last request."""
+    flags = ["--streaming", "--isl", "50", "--osl", "20", "--num-dataset-entries", "100", "--concurrency", "64"]
+    flags += ["--workers-max", "2", "--request-count", str(small)]
+    with (
+        far_end(20) as server,
+        profile(server.url, *flags) as run,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        shutil.copytree(run.folder, folder, dirs_exist_ok=True)
+        repeat_log(os.path.join(folder, "log"), -(-requests // small), killed=killed)
+        yield folder
+
+
+def repeat_log(folder: str, copies: int, *, killed: bool) -> None:
+    """Repeat the records of a log `copies` times, one copy after the other. With `killed`, drop the workers' reports."""
+    log = RunLog(folder)
+    records = list(log.records())
+    log.close()
+    span = max(record.end for record in records) + 1_000_000
+    sessions = max(record.number for record in records) + 1
+    for path in log.worker_files():
+        with open(path, "rb") as file:
+            found = list(frames.read(file))
+        own = [msgspec.msgpack.decode(data, type=Record) for kind, data in found if kind == RECORD]
+        with open(path, "wb", buffering=1 << 20) as file:
+            for copy in range(copies):
+                for record in own:
+                    if copy:
+                        _move(record, span, sessions)
+                    file.write(frames.pack(RECORD, msgspec.msgpack.encode(record)))
+            for kind, data in found:
+                if kind == REPORT and not killed:
+                    file.write(frames.pack(kind, data))
+
+
+def _move(record: Record, span: int, sessions: int) -> None:
+    record.number += sessions
+    for name in _TIMES:
+        if getattr(record, name) is not None:
+            setattr(record, name, getattr(record, name) + span)

@@ -1,0 +1,389 @@
+"""Requests and their metrics as columns: the metrics of thousands of requests cost little more than those of one.
+
+All numbers are float64, and NaN stands for what a request does not have. Times are nanoseconds from the run's epoch, which
+float64 holds exactly for a hundred days.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from functools import cached_property
+from itertools import chain
+from math import nan
+from operator import attrgetter
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.metrics.metric import Measures, TokenCounts
+from penstock.metrics.statistics import Values
+from penstock.records.record import Record
+
+__all__ = ["Batch", "CountColumns", "Layout", "Lists", "MeasureTable", "Selection", "column"]
+
+Selection = NDArray[np.bool_]
+Indexes = NDArray[np.intp]
+_NOTHING: list[int] = []
+
+
+def column(values: Sequence[float | None]) -> Values:
+    """Return numbers as an array, with NaN for None."""
+    return np.array(values, np.float64)
+
+
+def _lengths(lists: Sequence[Sized]) -> Indexes:
+    return np.fromiter(map(len, lists), np.intp, len(lists))
+
+
+def _flat(lists: Sequence[Sequence[int]], total: int) -> Values:
+    return np.fromiter(chain.from_iterable(lists), np.float64, total)
+
+
+class Batch:
+    """Requests of one phase, in the order of the log."""
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self.records = records
+        self.size = len(records)
+
+    def get(self, name: str) -> Values:
+        """Return a field of the records that is a number or None."""
+        return column(list(map(attrgetter(name), self.records)))
+
+    @cached_property
+    def start(self) -> Values:
+        return self.get("start")
+
+    @cached_property
+    def end(self) -> Values:
+        return self.get("end")
+
+    @cached_property
+    def intended(self) -> Values:
+        return self.get("intended")
+
+    @cached_property
+    def issued(self) -> Values:
+        return self.get("issued")
+
+    @cached_property
+    def sent(self) -> Values:
+        return self.get("sent")
+
+    @cached_property
+    def connect(self) -> Values:
+        return self.get("connect_ns")
+
+    @cached_property
+    def bytes_sent(self) -> Values:
+        return self.get("bytes_sent")
+
+    @cached_property
+    def redirects(self) -> Values:
+        return self.get("redirects")
+
+    @cached_property
+    def turn(self) -> Values:
+        return self.get("turn")
+
+    @cached_property
+    def streamed(self) -> Selection:
+        return np.array([record.streamed for record in self.records], np.bool_)
+
+    @cached_property
+    def cancelled(self) -> Selection:
+        return np.array([record.cancelled for record in self.records], np.bool_)
+
+    @cached_property
+    def failed(self) -> Selection:
+        """Requests that failed and were not cancelled."""
+        return np.array([record.failure is not None for record in self.records], np.bool_) & ~self.cancelled
+
+    @cached_property
+    def succeeded(self) -> Selection:
+        return ~(self.cancelled | self.failed)
+
+    @cached_property
+    def choices(self) -> Values:
+        """Number of choices of each reply. A server generates them in parallel."""
+        outputs = _lengths([record.outputs for record in self.records])
+        reasonings = _lengths([record.reasonings for record in self.records])
+        return np.array(np.maximum(np.maximum(outputs, reasonings), 1), np.float64)
+
+    @cached_property
+    def requested(self) -> Values:
+        """Output tokens requested for all choices together; NaN or 0 if none were."""
+        requested: Values = self.get("requested_output") * self.choices
+        return requested
+
+    @cached_property
+    def has_usage(self) -> Selection:
+        return np.array([record.usage is not None for record in self.records], np.bool_)
+
+    def usage(self, field: str) -> Values:
+        """Return a count of the servers."""
+        if self.has_usage.all():
+            return column(list(map(attrgetter(f"usage.{field}"), self.records)))
+        return column([None if record.usage is None else getattr(record.usage, field) for record in self.records])
+
+    @cached_property
+    def completion(self) -> Values:
+        return self.usage("completion")
+
+    @cached_property
+    def prompt(self) -> Values:
+        return self.usage("prompt")
+
+    # Stamps. Replies that were not streamed have none.
+
+    @cached_property
+    def _stamp_lists(self) -> list[list[int]]:
+        return [record.stamps if record.streamed else _NOTHING for record in self.records]
+
+    @cached_property
+    def stamp_counts(self) -> Indexes:
+        return _lengths(self._stamp_lists)
+
+    @cached_property
+    def stamps(self) -> Values:
+        """The stamps of all requests, one request after the other, and a NaN after the last."""
+        total = int(self.stamp_counts.sum())
+        return np.append(_flat(self._stamp_lists, total), nan)
+
+    @cached_property
+    def begins(self) -> Indexes:
+        """Index of the first stamp of each request."""
+        return np.cumsum(self.stamp_counts) - self.stamp_counts
+
+    @cached_property
+    def has_stamps(self) -> Selection:
+        return self.stamp_counts > 0
+
+    def at(self, index: Indexes | int, where: Selection, stamps: Values | None = None) -> Values:
+        """Return the stamp with this index of each request in `where`."""
+        stamps = self.stamps if stamps is None else stamps
+        found: Values = stamps[np.where(where, self.begins + index, len(stamps) - 1)]
+        return found
+
+    @cached_property
+    def first(self) -> Values:
+        return self.at(0, self.has_stamps)
+
+    @cached_property
+    def last(self) -> Values:
+        return self.at(self.stamp_counts - 1, self.has_stamps)
+
+    @cached_property
+    def latency(self) -> Values:
+        """Time from start to the last content of a stream, or to the last byte of any other reply."""
+        return np.where(self.has_stamps, self.last, self.end - self.start)
+
+    @cached_property
+    def pieces(self) -> Values:
+        """Pieces of content of each reply."""
+        return column(list(map(sum, map(attrgetter("pieces"), self.records))))
+
+    @cached_property
+    def first_pieces(self) -> Values:
+        """Pieces of content with the first stamp of each reply."""
+        return column([record.pieces[0] if record.pieces else None for record in self.records])
+
+    @cached_property
+    def stamp_pieces(self) -> Values | None:
+        """Pieces of content with each stamp, one request after the other; None if it is one each."""
+        if not (self.has_stamps & (self.pieces > self.stamp_counts)).any():
+            return None
+        lists = [record.pieces if record.streamed else _NOTHING for record in self.records]
+        return _flat(lists, int(self.stamp_counts.sum()))
+
+    @cached_property
+    def _coalesced_lists(self) -> list[list[int]]:
+        return [record.coalesced if record.streamed else _NOTHING for record in self.records]
+
+    @cached_property
+    def coalesced_counts(self) -> Indexes:
+        return _lengths(self._coalesced_lists)
+
+    @cached_property
+    def coalesced(self) -> Indexes:
+        """Indexes into `stamps` of those that may cover several segments."""
+        lists, counts = self._coalesced_lists, self.coalesced_counts
+        return np.repeat(self.begins, counts) + _flat(lists, int(counts.sum())).astype(np.intp)
+
+    @cached_property
+    def coalesced_first(self) -> Selection:
+        """Requests whose first stamp may cover several segments."""
+        return np.array([each[:1] == [0] for each in self._coalesced_lists], np.bool_)
+
+    @cached_property
+    def earliest(self) -> Values:
+        """For each of the `coalesced` stamps, when the socket was last known to be empty."""
+        lists = [record.earliest if record.streamed else _NOTHING for record in self.records]
+        return _flat(lists, int(self.coalesced_counts.sum()))
+
+    @cached_property
+    def gap_counts(self) -> Indexes:
+        return np.maximum(self.stamp_counts - 1, 0)
+
+    @cached_property
+    def _gap_ends(self) -> Selection:
+        """The stamps that end a gap: all but the first ones."""
+        ends = np.ones(len(self.stamps) - 1, np.bool_)
+        ends[self.begins[self.has_stamps]] = False
+        return ends
+
+    @cached_property
+    def gaps(self) -> Values:
+        """Times between stamps in ms, one request after the other."""
+        return np.diff(self.stamps[:-1], prepend=0.0)[self._gap_ends] / 1e6
+
+    @cached_property
+    def inexact_gaps(self) -> Selection | None:
+        """The gaps that begin or end with a coalesced stamp; None if there are none."""
+        if not len(self.coalesced):
+            return None
+        flags = np.zeros(len(self.stamps) - 1, np.bool_)
+        flags[self.coalesced] = True
+        either = flags.copy()
+        either[1:] |= flags[:-1]
+        inexact: Selection = either[self._gap_ends]
+        return inexact
+
+
+class CountColumns:
+    """Token counts of a batch."""
+
+    def __init__(self, counts: Sequence[TokenCounts]) -> None:
+        self.input = column([count.input for count in counts])
+        self.output = column([count.output for count in counts])
+        self.reasoning = column([count.reasoning for count in counts])
+        self.head = column([count.head for count in counts])
+        self.by_server = np.array([count.by_server for count in counts], np.bool_)
+        self.total = self.output + np.nan_to_num(self.reasoning)
+
+
+class Lists(NamedTuple):
+    """The values of a metric with several for each request."""
+
+    values: Values
+    counts: Indexes
+
+
+class Layout(NamedTuple):
+    """Requests that have the same metrics."""
+
+    tags: tuple[str, ...]
+    """Metrics of kind `record`."""
+    lists: tuple[str, ...]
+    """Metrics of kind `list`."""
+    rows: list[int]
+    values: list[list[float]]
+    """For each tag, the values of the rows: integers if the metric counts."""
+
+
+class MeasureTable:
+    """The metrics of a batch, in the order in which they are added."""
+
+    def __init__(self, size: int, unfit: frozenset[str] = frozenset()) -> None:
+        """The metrics in `unfit` are left out."""
+        self.size = size
+        self.values: dict[str, Values] = {}
+        self.lists: dict[str, Lists] = {}
+        self._unfit = unfit
+        self._whole: set[str] = set()
+
+    @classmethod
+    def of(cls, measures: Sequence[Measures], unfit: frozenset[str] = frozenset()) -> MeasureTable:
+        """Return the table with these rows."""
+        table = cls(len(measures), unfit)
+        for tag in dict.fromkeys(tag for each in measures for tag in each.values):
+            found = [each.values.get(tag) for each in measures]
+            table.put(tag, column(found), whole=not any(isinstance(value, float) for value in found))
+        for tag in dict.fromkeys(tag for each in measures for tag in each.lists):
+            arrays = [each.lists.get(tag, np.empty(0)) for each in measures]
+            table.put_lists(tag, np.concatenate(arrays), _lengths(arrays))
+        return table
+
+    def put(self, tag: str, values: Values, where: Selection | None = None, *, whole: bool = False) -> None:
+        """Add a metric for the requests in `where`; by default, for all that have a number. `whole`: the values are counts."""
+        if tag in self._unfit:
+            return
+        if where is not None and not where.all():
+            values = np.where(where, values, nan)
+        if np.isnan(values).all():
+            return
+        self.values[tag] = values
+        if whole:
+            self._whole.add(tag)
+
+    def put_lists(self, tag: str, values: Values, counts: Indexes) -> None:
+        if tag not in self._unfit and len(values):
+            self.lists[tag] = Lists(values, counts)
+
+    def get(self, tag: str) -> Values:
+        """Return the values of a metric, with NaN for requests without one."""
+        found = self.values.get(tag)
+        return np.full(self.size, nan) if found is None else found
+
+    def only(self, tags: Iterable[str]) -> MeasureTable:
+        """Return the table with these metrics of kind `record`."""
+        table = MeasureTable(self.size)
+        for tag in tags:
+            if tag in self.values:
+                table.put(tag, self.values[tag], whole=tag in self._whole)
+        return table
+
+    def layouts(self) -> Iterator[Layout]:
+        """Yield the requests by the metrics that they have."""
+        columns = [~np.isnan(values) for values in self.values.values()]
+        columns += [each.counts > 0 for each in self.lists.values()]
+        if not columns:
+            yield Layout((), (), list(range(self.size)), [])
+            return
+        present = np.array(columns)
+        if present.all():
+            yield self._layout(present[:, 0], np.arange(self.size))
+            return
+        packed = np.packbits(present, axis=0).T
+        keys = np.ascontiguousarray(packed).view(f"V{packed.shape[1]}").ravel()
+        _, first, group = np.unique(keys, return_index=True, return_inverse=True)
+        for number, row in enumerate(first):
+            yield self._layout(present[:, row], np.flatnonzero(group == number))
+
+    def _layout(self, present: Selection, rows: Indexes) -> Layout:
+        flags = present.tolist()
+        tags = tuple(tag for tag, flag in zip(self.values, flags, strict=False) if flag)
+        lists = tuple(tag for tag, flag in zip(self.lists, flags[len(self.values) :], strict=True) if flag)
+        values = [self._numbers(tag, rows) for tag in tags]
+        return Layout(tags, lists, rows.tolist(), values)
+
+    def _numbers(self, tag: str, rows: Indexes) -> list[float]:
+        values = self.values[tag][rows]
+        numbers: list[float] = values.astype(np.int64).tolist() if tag in self._whole else values.tolist()
+        return numbers
+
+    def list_rows(self, tag: str) -> list[Values]:
+        """Return the values of each request of a metric of kind `list`."""
+        values, counts = self.lists[tag]
+        ends = np.cumsum(counts).tolist()
+        return [values[end - count : end] for end, count in zip(ends, counts.tolist(), strict=True)]
+
+    def row(self, index: int) -> Measures:
+        """Return the metrics of one request."""
+        values = {tag: float(values[index]) for tag, values in self.values.items() if not np.isnan(values[index])}
+        whole = {tag: int(value) for tag, value in values.items() if tag in self._whole}
+        return Measures(values | whole, {})
+
+    @cached_property
+    def rows(self) -> list[Measures]:
+        """The metrics of each request."""
+        found: list[Measures] = [Measures({}, {})] * self.size
+        lists = {tag: self.list_rows(tag) for tag in self.lists}
+        for layout in self.layouts():
+            rows = zip(*layout.values, strict=True) if layout.tags else ((),) * len(layout.rows)
+            for row, values in zip(layout.rows, rows, strict=True):
+                found[row] = Measures(
+                    dict(zip(layout.tags, values, strict=True)), {tag: lists[tag][row] for tag in layout.lists}
+                )
+        return found
