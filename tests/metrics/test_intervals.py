@@ -1,6 +1,7 @@
 """Confidence intervals inside one run: they cover the truth as often as they claim."""
 
 import math
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -18,28 +19,49 @@ from penstock.metrics.intervals import (
 )
 
 
-def autocorrelated(seed: int, count: int, correlation: float) -> np.ndarray:
-    """Return a first-order autoregressive series with the standard normal distribution."""
-    rng = np.random.default_rng(seed)
-    noise = rng.standard_normal(count) * math.sqrt(1 - correlation**2)
-    series = np.empty(count)
-    value = rng.standard_normal()
-    for i, step in enumerate(noise.tolist()):
-        value = correlation * value + step
-        series[i] = value
-    return series
+@lru_cache(maxsize=4)
+def simulated(margin: str, runs: int, count: int, correlation: float) -> np.ndarray:
+    """Return series of a first-order autoregressive process, one in each row, with the standard normal distribution, its
+    exponential (lognormal), or the exponential distribution."""
+    rng = np.random.default_rng(1)
+    series = np.empty((count, runs))
+    if margin == "exponential":
+        value = rng.exponential(size=runs)
+        for i in range(count):
+            value = correlation * value + (rng.random(runs) >= correlation) * rng.exponential(size=runs)
+            series[i] = value
+    else:
+        value = rng.standard_normal(runs)
+        for i in range(count):
+            value = correlation * value + math.sqrt(1 - correlation**2) * rng.standard_normal(runs)
+            series[i] = value
+    return np.ascontiguousarray(np.exp(series.T) if margin == "lognormal" else series.T)
 
 
-def coverage(runs: int, count: int, correlation: float, percent: float | None) -> float:
-    truth = 0.0 if percent is None else NormalDist().inv_cdf(percent / 100)
+def autocorrelated(count: int, correlation: float) -> np.ndarray:
+    return simulated("normal", 1, count, correlation)[0]
+
+
+MEANS = {"normal": 0.0, "lognormal": math.exp(0.5), "exponential": 1.0}
+
+
+def truth(margin: str, percent: float | None) -> float:
+    if percent is None:
+        return MEANS[margin]
+    if margin == "exponential":
+        return -math.log(1 - percent / 100)
+    normal = NormalDist().inv_cdf(percent / 100)
+    return math.exp(normal) if margin == "lognormal" else normal
+
+
+def coverage(margin: str, runs: int, count: int, correlation: float, percent: float | None) -> float:
     covered = 0
-    for seed in range(runs):
-        values = autocorrelated(seed, count, correlation)
+    for values in simulated(margin, runs, count, correlation):
         found = mean_interval(values) if percent is None else percentile_interval(values, np.sort(values), percent)
         # A bound that the sample cannot give is no claim about the truth on that side.
         low = -math.inf if found.low is None else found.low
         high = math.inf if found.high is None else found.high
-        covered += low <= truth <= high
+        covered += low <= truth(margin, percent) <= high
     return covered / runs
 
 
@@ -49,26 +71,51 @@ def least(runs: int) -> float:
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.7])
-@pytest.mark.parametrize("percent", [None, 90, 99])
-def test_intervals_of_a_short_simulation_cover_the_truth(correlation, percent):
-    assert coverage(60, 2000, correlation, percent) >= least(60)
+@pytest.mark.parametrize(("margin", "percent"), [("normal", None), ("lognormal", None), ("normal", 90), ("normal", 99)])
+def test_intervals_of_a_short_simulation_cover_the_truth(margin, percent, correlation):
+    assert coverage(margin, 60, 2000, correlation, percent) >= least(60)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("count", "correlation"), [(1000, 0.0), (2000, 0.7), (10_000, 0.9)])
-@pytest.mark.parametrize("percent", [None, 50, 90, 99])
-def test_intervals_cover_the_truth_as_often_as_they_claim(count, correlation, percent):
-    assert coverage(400, count, correlation, percent) >= least(400)
+@pytest.mark.parametrize(
+    ("margin", "percent"),
+    [
+        ("normal", None),
+        ("normal", 50),
+        ("normal", 90),
+        ("normal", 99),
+        ("exponential", None),
+        ("exponential", 90),
+        ("lognormal", None),
+    ],
+)
+@pytest.mark.parametrize(("count", "correlation"), [(1000, 0.0), (400, 0.7), (1000, 0.9), (5000, 0.9)])
+def test_intervals_cover_the_truth_as_often_as_they_claim(margin, count, correlation, percent):
+    assert coverage(margin, 400, count, correlation, percent) >= least(400)
+
+
+@pytest.mark.parametrize("percent", [None, 50])
+def test_too_few_independent_values_have_no_interval(percent):
+    values = np.sin(np.arange(100) * 2 * math.pi / 25)
+    found = mean_interval(values) if percent is None else percentile_interval(values, np.sort(values), percent)
+    assert (found.low, found.high) == (None, None)
+    assert "10 independent values are needed" in found.note
+
+
+def test_interval_of_skewed_values_reaches_further_into_the_long_tail():
+    values = simulated("lognormal", 1, 1000, 0.0)[0]
+    found = mean_interval(values)
+    assert found.high - values.mean() > 1.1 * (values.mean() - found.low)
 
 
 def test_interval_of_a_correlated_series_is_wider_than_that_of_an_independent_one():
-    correlated, independent = (mean_interval(autocorrelated(1, 4000, c)) for c in (0.9, 0.0))
+    correlated, independent = (mean_interval(autocorrelated(4000, c)) for c in (0.9, 0.0))
     assert correlated.half_width > 2 * independent.half_width
     assert correlated.effective_count < 1000 < independent.effective_count
 
 
 def test_percentile_without_enough_requests_has_no_upper_bound_and_says_why():
-    values = autocorrelated(1, 200, 0.0)
+    values = autocorrelated(200, 0.0)
     found = percentile_interval(values, np.sort(values), 99)
     assert found.high is None
     assert "368 independent values are needed" in found.note

@@ -3,10 +3,10 @@
 Latencies of neighbouring requests are correlated, because the requests share queues and batches, so n requests tell less about
 a figure than n independent ones. A series in the order of the starts is cut into at most 400 batches of equal length. If
 neighbouring batch means are correlated, pairs of batches are joined until they are not. The spread of the batch means then
-gives the error of the mean (batch means). For a percentile, the series is whether each value is at or below it: its spread
-gives the number of independent requests that tell as much, and the exact binomial distribution of that number gives the order
-statistics between which the percentile lies (batch quantiles). Shares use the same number with the bounds of Clopper and
-Pearson.
+gives the error of the mean (batch means), and their skewness moves the interval towards the long tail (Hall's transformation of
+Student's t). For a percentile, the series is whether each value is at or below it: its spread gives the number of independent
+requests that tell as much, and the exact binomial distribution of that number gives the order statistics between which the
+percentile lies (batch quantiles). Shares use the same number with the bounds of Clopper and Pearson.
 """
 
 from __future__ import annotations
@@ -46,6 +46,11 @@ _MAX_CORRELATION = 0.8
 _ACCEPTED = 0.5
 """Correlation of neighbouring batch means, in standard errors, above which batches are joined. With 1.5, the intervals of
 strongly correlated series cover the truth in 88 % of the runs."""
+_MIN_EFFECTIVE = 10
+"""Fewer independent values have no interval: their correlation cannot be estimated."""
+_MIN_BEYOND = 15
+"""A percentile with fewer values beyond it takes the correlation of a less extreme one, too: how the few come in groups says
+too little. Without, p99 intervals of 400 values with a correlation of 0.9 cover the truth in 77 % of the runs."""
 _EVENTS_PER_BIN = 8
 _ROUNDING = 1e-12
 
@@ -74,6 +79,11 @@ class _Batches(NamedTuple):
     inflation: float
     """Factor for the variance of the mean, for correlation between batches that is left."""
 
+    @property
+    def degrees(self) -> int:
+        """Degrees of freedom of the variance: correlated batches tell as much as fewer independent ones."""
+        return max(3, int((self.number - 1) / self.inflation))
+
 
 def mean_interval(values: Values, level: float = LEVEL) -> FigureInterval:
     """Return the interval of the mean of a series in the order of time."""
@@ -84,10 +94,15 @@ def mean_interval(values: Values, level: float = LEVEL) -> FigureInterval:
         return _correlated()
     mean = float(values.mean())
     variance = float(batches.means.var(ddof=1)) / batches.number * batches.inflation
-    half = _student(batches.number - 1, level) * math.sqrt(variance)
     spread = float(values.var())
     effective = min(float(len(values)), spread / variance) if variance > 0 else float(len(values))
-    return FigureInterval(mean - half, mean + half, batches.number, effective)
+    if effective < _MIN_EFFECTIVE:
+        return _too_few_independent(effective)
+    error = math.sqrt(variance)
+    critical = _student(batches.degrees, level)
+    skewness = _skewness_of_mean(batches.means)
+    low, high = (mean - error * _hall(t, skewness) for t in (critical, -critical))
+    return FigureInterval(low, high, batches.number, effective)
 
 
 def percentile_interval(values: Values, ordered: Values, percent: float, level: float = LEVEL) -> FigureInterval:
@@ -99,11 +114,17 @@ def percentile_interval(values: Values, ordered: Values, percent: float, level: 
     count, share = len(values), percent / 100
     if count < MIN_BATCHES:
         return _too_few(count)
-    estimate = ordered[min(count - 1, int(share * count))]
-    found = _effective_count(values <= estimate, share, level)
+    found = _effective_count(_at_most(values, ordered, share), share, level)
+    beyond = min(0.5, _MIN_BEYOND / count)
+    if found is not None and not beyond <= share <= 1 - beyond:
+        inner = 1 - beyond if share > 0.5 else beyond
+        other = _effective_count(_at_most(values, ordered, inner), inner, None)
+        found = None if other is None else (found[0], min(found[1], other[1]))
     if found is None:
         return _correlated()
     batches, effective = found
+    if effective < _MIN_EFFECTIVE:
+        return _too_few_independent(effective)
     tail = (1 - level) / 2
     # Bounds as ranks among `effective` values: P(X >= high) and P(X < low) are `tail` for the binomial X of values below.
     high = _rank(share, effective, tail)
@@ -135,6 +156,8 @@ def share_interval(happened: Values, level: float = LEVEL) -> FigureInterval:
         if found is None:
             return _correlated()
         batches, effective = found
+        if effective < _MIN_EFFECTIVE:
+            return _too_few_independent(effective)
     low, high = clopper_pearson(share * effective, effective, level)
     return FigureInterval(low, high, batches, effective)
 
@@ -221,17 +244,52 @@ def _rank(share: float, count: float, probability: float) -> float:
     return (low + high) / 2
 
 
-def _effective_count(happened: Values, share: float, level: float) -> tuple[int, float] | None:
-    """Return the number of batches, and the number of independent values whose share varies as that of this series."""
-    batches = _batches(happened.astype(np.float64))
+def _effective_count(happened: Values, share: float, level: float | None) -> tuple[int, float] | None:
+    """Return the number of batches, and the number of independent values whose share varies as that of this series, for an
+    interval of this level; without a level, the best estimate of that number."""
+    batches = _batches(happened)
     if batches is None:
         return None
-    count = len(happened)
     independent = share * (1 - share) / batches.size
     ratio = float(batches.means.var(ddof=1)) * batches.inflation / independent
-    # The variance of few batches is uncertain: widen as Student's t does for means.
-    widening = (_student(batches.number - 1, level) / NormalDist().inv_cdf((1 + level) / 2)) ** 2 if ratio > 1 else 1.0
-    return batches.number, count / max(1.0, ratio * widening)
+    if level is not None and ratio > 1:
+        # The variance of few batches is uncertain: widen as Student's t does for means.
+        ratio *= (_student(_degrees(batches), level) / NormalDist().inv_cdf((1 + level) / 2)) ** 2
+    return batches.number, len(happened) / max(1.0, ratio)
+
+
+def _at_most(values: Values, ordered: Values, share: float) -> Values:
+    """Return 1 for each value that is at or below a quantile, and 0 for the others."""
+    estimate = ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+    below: Values = (values <= estimate).astype(np.float64)
+    return below
+
+
+def _degrees(batches: _Batches) -> int:
+    """Return the degrees of freedom of the variance of shares in batches. Rare events that come in groups have a high
+    kurtosis, and then the variance is known as badly as that of fewer batches (Satterthwaite)."""
+    count = batches.number
+    squares = np.square(batches.means - batches.means.mean())
+    kurtosis = float(np.square(squares).mean() / squares.mean() ** 2) - 3
+    return min(batches.degrees, max(3, int(2 * count / (2 + max(0.0, kurtosis)))))
+
+
+def _skewness_of_mean(means: Values) -> float:
+    """Return the skewness of the mean of all batches, from that of their means."""
+    count = len(means)
+    centred = means - means.mean()
+    variance = float(centred @ centred) / count
+    if variance <= _ROUNDING * max(1.0, float(means @ means)):
+        return 0.0
+    skewness = float(np.power(centred, 3).mean()) / math.pow(variance, 1.5)
+    return skewness * math.sqrt(count - 1) / (count - 2)
+
+
+def _hall(t: float, skewness: float) -> float:
+    """Return the value of Student's ratio for a mean with this skewness that corresponds to `t` for one without."""
+    if abs(skewness) < 1e-6:
+        return t
+    return 3 / skewness * (math.cbrt(1 + skewness * (t - skewness / 6)) - 1)
 
 
 @lru_cache
@@ -272,6 +330,11 @@ def _lag_one(means: Values) -> float:
 
 def _too_few(count: int) -> FigureInterval:
     return FigureInterval(note=f"{MIN_BATCHES} values are needed, and there are {count}")
+
+
+def _too_few_independent(effective: float) -> FigureInterval:
+    note = f"{_MIN_EFFECTIVE} independent values are needed, and there are {effective:,.0f}"
+    return FigureInterval(effective_count=effective, note=note)
 
 
 def _correlated() -> FigureInterval:
