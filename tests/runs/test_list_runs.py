@@ -56,3 +56,24 @@ def test_folder_without_runs_says_so(tmp_path, capsys):
 def test_json_list_has_the_figures(folder, capfdbinary):
     assert main.main(["runs", str(folder), "--json"]) == 0
     assert json.loads(capfdbinary.readouterr().out)[1]["figures"]["request_count_avg"] == 2
+
+
+def test_search_leaves_out_folders_that_hold_no_runs(tmp_path):
+    record = [make_record()]
+    deep = tmp_path.joinpath(*"abcdefgh")
+    skipped = [tmp_path / ".hidden", tmp_path / "node_modules" / "x", tmp_path / "env" / "x", deep / "i"]
+    for folder in (*skipped, deep, deep / "log.old"):
+        folder.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "env" / "pyvenv.cfg").touch()
+    for folder in (*skipped, deep):
+        write_log(folder, record)
+    assert [os.path.relpath(run.folder, tmp_path) for run in list_runs(str(tmp_path))] == ["a/b/c/d/e/f/g/h"]
+
+
+def test_folders_in_a_run_are_not_searched_unless_they_are_named(tmp_path):
+    outer = tmp_path / "outer"
+    for folder in (outer, outer / "inner"):
+        folder.mkdir()
+        write_log(folder, [make_record()])
+    assert [run.folder for run in list_runs(str(tmp_path))] == [str(outer)]
+    assert [run.folder for run in list_runs(str(outer))] == [str(outer), str(outer / "inner")]

@@ -25,7 +25,8 @@ COMMAND_LINE = CommandLine(
     groups=(_OPTIONS,),
     positionals=(Positional("FOLDER", f"the folder with the runs (default: {_DEFAULT})", "folder", required=False),),
     details="""\
-A run without figures has no summary, as after a crash; `{program} report` writes it. Latencies are in ms.
+A run without figures has no summary, as after a crash; `{program} report` writes it. Latencies are in ms. The folders in a
+run, hidden folders, node_modules and virtual environments are not searched, nor what is more than 8 folders below FOLDER.
 """,
     examples=(
         ("All runs in ./artifacts", "runs"),

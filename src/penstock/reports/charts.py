@@ -30,6 +30,8 @@ class Series(msgspec.Struct, frozen=True, omit_defaults=True):
     """The ends of an interval around each value."""
     names: list[str] = []
     """The names of points."""
+    colour: int | None = None
+    """Number of the colour, from 0 on; None takes that of its place in the chart."""
 
 
 class Mark(msgspec.Struct, frozen=True):

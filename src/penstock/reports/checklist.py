@@ -299,8 +299,10 @@ class _Run:
         known = [rate for rate in rates if rate is not None]
         if known:
             yield rule, "done", f"The server reported a hit rate of {sum(known) / len(known):.1f} %."
+        elif metrics is not None:
+            yield rule, "missing", "Not known: the metrics of the server have no cache hits."
         else:
-            yield rule, "missing", "Not known: the run has no cache metrics of the server (--server-metrics)."
+            yield rule, "missing", "Not known: the metrics of the server were not read (--server-metrics)."
         reuse = self._summary.prompt_reuse
         rule = "Tell whether prompts repeat"
         if reuse is None:

@@ -56,7 +56,7 @@ def _draw_series(axes: Axes, chart: Mapping[str, Any]) -> None:
     kind = chart.get("kind", "line")
     single = len(chart["series"]) == 1 and kind in ("line", "steps")
     for index, series in enumerate(chart["series"]):
-        colour = _COLOURS[index % len(_COLOURS)]
+        colour = _COLOURS[series.get("colour", index) % len(_COLOURS)]
         y = [_number(value) for value in series["values"]]
         if kind == "steps":
             axes.step(x, y, where="post", color=colour, label=series["label"])

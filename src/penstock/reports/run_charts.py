@@ -197,17 +197,21 @@ def time_charts(requests: Requests, columns: RequestColumns, axis: TimeAxis, mar
 
     succeeded = requests.outcome == Outcome.SUCCESS
     rates = [
-        ("sent", requests.start),
-        ("succeeded", requests.end[succeeded]),
-        ("failed", requests.end[requests.outcome == Outcome.FAILURE]),
-        ("cancelled", requests.end[requests.outcome == Outcome.CANCELLED]),
+        ("sent", 0, requests.start),
+        ("succeeded", 2, requests.end[succeeded]),
+        ("failed", 1, requests.end[requests.outcome == Outcome.FAILURE]),
+        ("cancelled", 7, requests.end[requests.outcome == Outcome.CANCELLED]),
     ]
     yield chart(
         "request-rate",
         "Requests per second",
         f"Requests that were sent and that ended {each}, per second.",
         "requests/s",
-        [Series(label, numbers(axis.counts(times) / axis.width_s)) for label, times in rates if len(times)],
+        [
+            Series(label, numbers(axis.counts(times) / axis.width_s), colour=colour)
+            for label, colour, times in rates
+            if len(times)
+        ],
     )
     tokens = columns.tokens.rates(axis.edges)
     if tokens is not None:
@@ -269,6 +273,8 @@ def _percentiles_over_time(starts: Values, values: Values, axis: TimeAxis) -> li
         rank = np.maximum(np.ceil(share * size).astype(np.intp) - 1, 0)
         chosen = values[np.minimum(first + rank, len(values) - 1)]
         series.append(Series(label, numbers(np.where(size > 0, chosen, np.nan))))
+    if series[1].values == series[2].values:  # fewer than 100 requests in each bin
+        del series[1]
     return series
 
 

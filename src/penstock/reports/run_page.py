@@ -16,6 +16,7 @@ from penstock.metrics.objectives import parse_objectives
 from penstock.metrics.statistics import PERCENTILES, Stats
 from penstock.metrics.steady_state import SteadyState
 from penstock.metrics.summary import Summary
+from penstock.plural import counted
 from penstock.records.log import LoggedPhase
 from penstock.reports.certainty_table import NEEDED
 from penstock.reports.charts import Chart, Mark, numbers
@@ -43,6 +44,7 @@ _CARDS = (
     "benchmark_duration",
 )
 _STATISTICS = ("avg", "p50", "p90", "p95", "p99", "max")
+_NOTED_CHANGE = 0.05
 _GROUPS_SHOWN = 50
 _MOST_CHARACTERS = 20_000
 
@@ -69,7 +71,11 @@ def run_document(
             "warmup": summary.warmup_requests,
         },
         "cards": list(_cards(summary)),
-        "latencies": {"columns": list(_STATISTICS), "rows": list(_latency_rows(summary))},
+        "latencies": {
+            "columns": list(_STATISTICS),
+            "rows": list(_latency_rows(summary)),
+            "steady": _steady_latencies(summary),
+        },
         "errors": _errors(summary),
         "notes": list(notes(summary)),
         **_charts(summary, context, phases, columns, telemetry),
@@ -143,15 +149,29 @@ def _shown_steady_state(summary: Summary) -> SteadyState | None:
 
 
 def _latency_rows(summary: Summary) -> Iterator[dict[str, Any]]:
-    steady = _shown_steady_state(summary)
     for tag in HEADLINE:
         if tag in summary.metrics:
             cells = [_cell(summary, tag, statistic) for statistic in _STATISTICS]
             yield {"tag": tag, "label": label(CATALOGUE[tag]), "note": CATALOGUE[tag].note, "cells": cells}
-            if steady is not None and tag in steady.metrics:
-                intervals = steady.intervals.get(tag, {})
-                cells = [_figure(steady.metrics[tag], name, intervals.get(name)) for name in _STATISTICS]
-                yield {"tag": f"steady_{tag}", "label": "in the steady state", "note": "", "cells": cells}
+
+
+def _steady_latencies(summary: Summary) -> dict[str, Any] | None:
+    """Return the latencies in the steady state, and whether a mean differs much from that of the whole run."""
+    steady = _shown_steady_state(summary)
+    if steady is None:
+        return None
+    rows = []
+    differs = False
+    for tag in (tag for tag in HEADLINE if tag in steady.metrics and tag in summary.metrics):
+        stats, intervals = steady.metrics[tag], steady.intervals.get(tag, {})
+        cells = [_figure(stats, name, intervals.get(name)) for name in _STATISTICS]
+        rows.append({"tag": tag, "label": label(CATALOGUE[tag]), "note": CATALOGUE[tag].note, "cells": cells})
+        whole = summary.metrics[tag].avg
+        differs |= stats.avg is not None and whole is not None and abs(stats.avg - whole) > _NOTED_CHANGE * whole
+    title = (
+        f"In the steady state: {steady.begin_s:,.1f} s to {steady.end_s:,.1f} s, {counted(steady.requests, 'request')}"
+    )
+    return {"title": title, "rows": rows, "differs": differs}
 
 
 def _errors(summary: Summary) -> list[dict[str, Any]]:
@@ -208,7 +228,7 @@ def _charts(
     axis = TimeAxis.of(requests, origin)
     marks = [Mark(0.0, "profiling begins")] if not profiled.all() else []
     if (steady := _shown_steady_state(summary)) is not None:
-        marks += [Mark(steady.begin_s, "steady state"), Mark(steady.end_s, "its end")]
+        marks += [Mark(steady.begin_s, "steady state"), Mark(steady.end_s, "end of steady state")]
     timeline = [
         *time_charts(requests, columns, axis, marks),
         *telemetry.charts(axis.edges[0], axis.edges[-1], origin, marks),

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import msgspec
 
 from penstock.errors import UserError
-from penstock.records.header import RunHeader
-from penstock.records.log import RunLog
+from penstock.records.header import RunHeader, decode_header
+from penstock.records.log import LoggedPoint, RunLog
 from penstock.reports.artifacts import Artifacts
 from penstock.runs.point_folder import POINT_FILE, find_log
 from penstock.runs.run_folder import LOG_FOLDER
 
-__all__ = ["ListedRun", "list_runs"]
+__all__ = ["MOST_FOLDERS", "ListedRun", "list_runs"]
+
+MOST_FOLDERS = 8
+"""How many folders lie between the folder that is searched and a run, at most."""
+_SKIPPED = frozenset((LOG_FOLDER, "node_modules", "__pycache__"))
+_ENVIRONMENT_FILE = "pyvenv.cfg"
+"""Is in every virtual environment of Python."""
 
 
 class ListedRun(msgspec.Struct, frozen=True):
@@ -50,30 +58,48 @@ _FIGURES = (
 
 
 def list_runs(folder: str) -> list[ListedRun]:
-    """Return the runs in `folder` and below it, in the order of time. Folders that cannot be read as runs are left out."""
+    """Return the runs in `folder` and below it, in the order of time. Folders that cannot be read as runs are left out.
+
+    The search does not go into runs that it finds, nor into hidden folders, environments of Python and Node, or deeper than
+    `MOST_FOLDERS`, so that a large folder does not take long."""
     return sorted(_runs(folder), key=lambda run: (run.started_ns, run.folder))
 
 
 def _runs(folder: str) -> Iterator[ListedRun]:
+    read_points = cache(RunLog.read_points)  # the points of an experiment share a log
+    top = folder.rstrip(os.sep).count(os.sep)
     for path, folders, files in os.walk(folder):
-        is_run = LOG_FOLDER in folders and os.path.exists(os.path.join(path, LOG_FOLDER, "run.json"))
-        folders[:] = sorted(set(folders) - {LOG_FOLDER, f"{LOG_FOLDER}.old", f"{LOG_FOLDER}.gone"})
-        if is_run or POINT_FILE in files:
-            try:
-                found = find_log(path)
-                if found is not None and not (found[1] is None and RunLog.read_points(found[0])):
-                    yield _read(path, *found)
-            except UserError:
-                continue
+        depth = path.rstrip(os.sep).count(os.sep) - top
+        header = None
+        if POINT_FILE in files or (
+            LOG_FOLDER in folders and os.path.exists(os.path.join(path, LOG_FOLDER, "run.json"))
+        ):
+            with contextlib.suppress(UserError):
+                header = _header(path, read_points)
+        if header is not None:
+            yield _read(path, header)
+        if depth >= MOST_FOLDERS or (depth and header is not None) or _ENVIRONMENT_FILE in files:
+            folders.clear()
+        folders[:] = sorted(name for name in folders if not _is_skipped(name))
 
 
-def _read(folder: str, log: str, point: int | None) -> ListedRun:
-    if point is None:
-        header = RunLog.read_header(log)
-    else:
-        opened = RunLog(log, point=point)
-        header = opened.header
-        opened.close()
+def _is_skipped(folder: str) -> bool:
+    return folder in _SKIPPED or folder.startswith((".", f"{LOG_FOLDER}."))
+
+
+def _header(folder: str, read_points: Callable[[str], list[LoggedPoint]]) -> RunHeader | None:
+    """Return the header of the run or the point in a folder; None if it is an experiment."""
+    found = find_log(folder, read_points)
+    if found is None:
+        return None
+    log, number = found
+    points = {point.index: point for point in read_points(log)}
+    if number is None:
+        return None if points else RunLog.read_header(log)
+    return decode_header(points[number].header)
+
+
+def _read(folder: str, header: RunHeader) -> ListedRun:
     document, summary = _summary(Artifacts.of(folder, header).summary_json)
     figures = {}
     for tag, statistic in _FIGURES:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -47,7 +47,9 @@ def read_reference(folder: str) -> PointReference | None:
         raise UserError(f"{path} does not name the log of a point: {error}.") from None
 
 
-def find_log(folder: str) -> tuple[str, int | None] | None:
+def find_log(
+    folder: str, read_points: Callable[[str], list[LoggedPoint]] = RunLog.read_points
+) -> tuple[str, int | None] | None:
     """Return the folder of the log of a run or point, and the number of the point; None if there is no log."""
     log = os.path.join(folder, LOG_FOLDER)
     if os.path.exists(os.path.join(log, "run.json")):
@@ -56,7 +58,7 @@ def find_log(folder: str) -> tuple[str, int | None] | None:
     if reference is None:
         return None
     log = os.path.normpath(os.path.join(folder, reference.log))
-    points = {point.index: point for point in RunLog.read_points(log)}
+    points = {point.index: point for point in read_points(log)}
     point = points.get(reference.point)
     if point is None or decode_header(point.header).benchmark_id != reference.benchmark_id:
         raise UserError(f"The log of {folder} is gone: a later run replaced {log}.")

@@ -97,8 +97,8 @@ function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
 }
 
-function seriesColour(index) {
-  return colour("s" + ((index % 8) + 1));
+function seriesColour(series, index) {
+  return colour("s" + (((series.colour ?? index) % 8) + 1));
 }
 
 function translucent(hex, share) {
@@ -177,7 +177,7 @@ function drawPoints(chart) {
     context.textAlign = "left";
     chart.series.forEach((series, index) => {
       if (!u.series[index + 1].show) return;
-      context.strokeStyle = seriesColour(index);
+      context.strokeStyle = seriesColour(series, index);
       context.fillStyle = colour("text");
       context.lineWidth = 1.5 * ratio;
       chart.x.forEach((value, i) => {
@@ -225,9 +225,9 @@ function chartOptions(chart, width, height) {
       { label: chart.x_label, value: (u, value) => (value === null ? "–" : format(value)) },
       ...chart.series.map((series, index) => ({
         label: series.label,
-        stroke: seriesColour(index),
+        stroke: seriesColour(series, index),
         width: 2,
-        fill: single ? translucent(seriesColour(index), Number(colour("fill"))) : undefined,
+        fill: single ? translucent(seriesColour(series, index), Number(colour("fill"))) : undefined,
         paths: chart.kind === "scatter" && index === 0 ? () => null : paths,
         spanGaps: chart.kind !== "steps",
         points: { show: hasPoints || chart.x.length < 3, size: 7 },
@@ -593,16 +593,30 @@ function cards() {
   return element("div", { class: "cards" }, requests, made);
 }
 
-function latencyTable(latencies) {
-  const rows = latencies.rows.map((row) => [
+function figureTable(label, columns, given) {
+  const rows = given.map((row) => [
     element("span", { title: row.note }, row.label),
     ...row.cells.map((cell) => (cell === null ? null : element("span", {}, figureText(cell), ...uncertainty(cell)))),
   ]);
-  const marked = latencies.rows.some((row) => row.cells.some((cell) => cell && cell.unsupported));
-  return [
-    table("Latencies", ["Metric", ...latencies.columns], rows, { wide: true }),
-    marked ? element("p", { class: "muted" }, "? The run has too few requests for this percentile.") : null,
+  return table(label, ["Metric", ...columns], rows, { wide: true });
+}
+
+function latencyTables({ columns, rows, steady }) {
+  const marked = rows.some((row) => row.cells.some((cell) => cell && cell.unsupported));
+  const keys = [
+    rows.some((row) => row.cells.some((cell) => cell && hasBounds(cell))) ? "bounds: where the true value lies, given how exactly the client could observe it" : null,
+    rows.some((row) => row.cells.some((cell) => cell && cell.interval)) ? "95 %: confidence interval over requests of this load" : null,
+    marked ? "?: too few requests for this percentile" : null,
+  ].filter(Boolean);
+  const made = [
+    figureTable("Latencies", columns, rows),
+    keys.length ? element("p", { class: "muted" }, keys.join("; ") + ".") : null,
   ];
+  if (steady) {
+    made.push(details(steady.title, figureTable("Latencies in the steady state", columns, steady.rows)));
+    made.at(-1).open = steady.differs;
+  }
+  return made;
 }
 
 function errorTable(errors) {
@@ -668,7 +682,7 @@ function notesPanel(notes) {
 }
 
 function runPage() {
-  section("result", "Result", "Result", "", verdictPanel(data.verdict), cards(), latencyTable(data.latencies), notesPanel(data.notes));
+  section("result", "Result", "Result", "", verdictPanel(data.verdict), cards(), latencyTables(data.latencies), notesPanel(data.notes));
   if (data.distributions.length) {
     section("distributions", "Distributions", "Distributions", "Successful requests of the profiling phase.", grid(data.distributions));
   }
