@@ -11,7 +11,7 @@ import pytest
 from support.programs import Outcome, Program
 
 WARMUP, REQUESTS = 3, 12
-FILES = tuple(f"server_metrics_export.{name}" for name in ("json", "csv", "jsonl"))
+FILES = tuple(f"server_metrics_export.{name}" for name in ("json", "csv", "jsonl", "parquet"))
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
 @pytest.fixture(scope="module")
 def run(program: Program) -> Outcome:
     load = ("--request-count", REQUESTS, "--concurrency", 6, "--warmup-request-count", WARMUP, "--streaming")
-    formats = ("--server-metrics-formats", "json", "csv", "jsonl", "--telemetry-interval", 0.1)
+    formats = ("--server-metrics-formats", "json", "csv", "jsonl", "parquet", "--telemetry-interval", 0.1)
     url = "mock://?ttft=100&tokens=5&slots=2&prefix_cache=100"
     done = program.profile(url, *load, "--server-metrics", "localhost:1", *formats)
     assert done.status == 0, done
@@ -63,11 +63,30 @@ def test_every_scrape_is_a_line_on_the_clock_of_the_requests(run: Outcome) -> No
     assert lines[-1]["timestamp_ns"] > max(record["metadata"]["request_end_ns"] for record in run.records)
 
 
+def test_parquet_file_has_the_values_of_each_scrape(run: Outcome) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed.")
+    table = parquet.read_table(run.folder / FILES[3])
+    assert table.column_names[-5:] == ["value", "sum", "count", "bucket_le", "bucket_count"]
+    rows = table.to_pylist()
+    last = rows[-1]["timestamp_ns"]
+    assert last > max(record["metadata"]["request_end_ns"] for record in run.records)
+    ended = [row for row in rows if row["timestamp_ns"] == last]
+    assert sum(row["value"] for row in ended if row["metric_name"] == "vllm:request_success") == REQUESTS
+    waiting = [row["value"] for row in rows if row["metric_name"] == "vllm:num_requests_waiting"]
+    (concepts,) = document(run)["concepts"].values()
+    assert max(waiting) == concepts["queue_depth"]["max"]
+    latencies = [row for row in ended if row["metric_name"] == "vllm:e2e_request_latency_seconds"]
+    assert {row["count"] for row in latencies} == {REQUESTS}
+    assert latencies[-1]["bucket_le"] == "+Inf"
+    assert latencies[-1]["bucket_count"] == REQUESTS
+    assert latencies[0]["model_name"] == "mock-model"
+
+
 def test_report_rebuilds_the_files(program: Program, run: Outcome, tmp_path: Path) -> None:
     again = tmp_path / "again"
     done = program.run("report", run.folder, "--output-dir", again, command="penstock")
     assert done.status == 0, done
-    assert [(again / name).read_text() for name in FILES] == [run.text(name) for name in FILES]
+    assert [(again / name).read_bytes() for name in FILES] == [(run.folder / name).read_bytes() for name in FILES]
 
 
 def test_explain_finds_the_queue_of_known_length(program: Program, run: Outcome) -> None:
@@ -87,8 +106,7 @@ def test_explain_finds_the_queue_of_known_length(program: Program, run: Outcome)
     ("flags", "sentence"),
     [
         (("--server-metrics", "--no-server-metrics"), "contradict each other"),
-        (("--server-metrics", "--server-metrics-formats", "parquet"), "parquet is not supported yet"),
-        (("--server-metrics", "--server-metrics-formats", "xml"), "must be json, csv or jsonl, not 'xml'"),
+        (("--server-metrics", "--server-metrics-formats", "xml"), "must be json, csv, jsonl or parquet, not 'xml'"),
         (("--telemetry-interval", "2"), "both are missing"),
         (("--server-metrics-formats", "csv"), "--server-metrics is missing"),
         (("--gpu-telemetry", "--no-gpu-telemetry"), "contradict each other"),

@@ -50,6 +50,8 @@ def test_analyze_trace_prints_the_theoretical_hit_rate(program: Program) -> None
     path.write_text('{"text": "no trace"}')
     done = program.run("analyze-trace", path, command="penstock")
     assert (done.status, "has no 'input_length'" in done.err) == (2, True)
+    done = program.run("analyze-trace", "none.jsonl", command="penstock")
+    assert (done.status, done.err) == (2, "penstock analyze-trace: There is no file none.jsonl.\n")
 
 
 def test_large_trace_is_sent_while_its_prompts_are_written(program: Program, mock: Callable[..., MockServer]) -> None:

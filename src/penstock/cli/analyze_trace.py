@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from penstock.cli.terminal import print_json
@@ -68,6 +69,8 @@ def run(parsed: ParsedArguments) -> int:
 
     values = parsed.values
     path = values["file"]
+    if not os.path.exists(path):
+        raise UserError(f"There is no file {path}.")
     settings = InputSettings(file=path, format=values.get("format"), block_size=values.get("block_size"), seed=0)
     format_ = detect(path) if settings.format is None else lookup(settings.format)
     contents = format_.read(path, settings)

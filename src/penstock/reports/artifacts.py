@@ -53,7 +53,7 @@ class Artifacts(msgspec.Struct, frozen=True):
         if output.slice_s is None:
             del paths["slices_csv"], paths["slices_json"]
         telemetry = header.settings.telemetry
-        for name in ("json", "csv", "jsonl"):
+        for name in ("json", "csv", "jsonl", "parquet"):
             if telemetry.server_metrics is None or name not in telemetry.server_metrics_formats:
                 del paths[f"server_metrics_{name}"]
         if telemetry.gpu is None:

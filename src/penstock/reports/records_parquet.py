@@ -6,7 +6,6 @@ catalogue, null where a request does not have it. Metrics with several values ar
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 from penstock.extras import require_extra
@@ -15,6 +14,7 @@ from penstock.metrics.metric import Measures
 from penstock.metrics.summary import Summary
 from penstock.records.log import LoggedPhase
 from penstock.records.record import Record
+from penstock.reports.parquet_draft import ParquetDraft
 from penstock.reports.sink import ReportContext, Sink
 
 if TYPE_CHECKING:
@@ -31,24 +31,19 @@ class RecordsParquet(Sink):
     def __init__(self, context: ReportContext, path: str) -> None:
         super().__init__(context, path)
         require_extra("parquet", "--export parquet", "pyarrow")
-        import pyarrow.parquet
-
         self._epoch = context.header.epoch_wall_ns
         self._urls = context.header.settings.endpoint.urls
         self._phases: dict[int, LoggedPhase] = {}
-        self._schema = _schema(context.header.penstock_version, context.header.benchmark_id)
-        self._rows: dict[str, list[Any]] = {name: [] for name in self._schema.names}
+        schema = _schema(context.header.penstock_version, context.header.benchmark_id)
+        self._draft = ParquetDraft(path, schema)
         self._values = 0
-        self._draft = f"{path}.new"
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        self._writer = pyarrow.parquet.ParquetWriter(self._draft, self._schema, compression="zstd")
 
     def begin(self, phase: LoggedPhase) -> None:
         self._phases[phase.index] = phase
 
     def add(self, record: Record, measures: Measures) -> None:
         metadata = self._metadata(record)
-        for name, column in self._rows.items():
+        for name, column in self._draft.columns.items():
             if name in metadata:
                 column.append(metadata[name])
             elif name in measures.lists:
@@ -56,8 +51,9 @@ class RecordsParquet(Sink):
                 self._values += len(measures.lists[name])
             else:
                 column.append(measures.values.get(name))
-        if len(self._rows["session_num"]) >= _ROW_GROUP or self._values >= _ROW_GROUP_VALUES:
-            self._flush()
+        if len(self._draft) >= _ROW_GROUP or self._values >= _ROW_GROUP_VALUES:
+            self._draft.flush()
+            self._values = 0
 
     def _metadata(self, record: Record) -> dict[str, Any]:
         epoch, failure = self._epoch, record.failure
@@ -85,23 +81,11 @@ class RecordsParquet(Sink):
             "body_sha256": record.digest.hex() if record.digest else None,
         }
 
-    def _flush(self) -> None:
-        import pyarrow
-
-        if self._rows["session_num"]:
-            self._writer.write_table(pyarrow.table(self._rows, schema=self._schema))
-            self._rows = {name: [] for name in self._schema.names}
-            self._values = 0
-
     def finish(self, _summary: Summary) -> None:
-        self._flush()
-        self._writer.close()
-        os.replace(self._draft, self.path)
+        self._draft.commit()
 
     def close(self) -> None:
-        self._writer.close()
-        if os.path.exists(self._draft):
-            os.remove(self._draft)
+        self._draft.discard()
 
 
 def _schema(version: str, benchmark_id: str) -> pyarrow.Schema:

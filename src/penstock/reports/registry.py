@@ -35,6 +35,11 @@ SINKS: tuple[SinkEntry, ...] = (
     SinkEntry(
         "server_metrics_jsonl", "{server_metrics}.jsonl", "penstock.reports.server_metrics_jsonl:ServerMetricsJsonl"
     ),
+    SinkEntry(
+        "server_metrics_parquet",
+        "{server_metrics}.parquet",
+        "penstock.reports.server_metrics_parquet:ServerMetricsParquet",
+    ),
     SinkEntry("gpu_telemetry", "{gpu_telemetry}.jsonl", "penstock.reports.gpu_telemetry_jsonl:GpuTelemetryJsonl"),
     SinkEntry(
         "network_latency",

@@ -15,7 +15,7 @@ __all__ = ["telemetry"]
 
 _NVML = "pynvml"
 _DCGM_DEFAULTS = ("http://localhost:9400/metrics", "http://localhost:9401/metrics")
-_FORMATS = ("json", "csv", "jsonl")
+_FORMATS = ("json", "csv", "jsonl", "parquet")
 
 
 def telemetry(parsed: ParsedArguments) -> TelemetrySettings:
@@ -85,10 +85,8 @@ def _require_server_metrics(fields: dict[str, object], spelling: str) -> None:
 def _formats(texts: list[str], spelling: str) -> tuple[str, ...]:
     names = [name.strip().lower() for text in texts for name in text.split(",")]
     for name in names:
-        if name == "parquet":
-            raise UserError(
-                f"{spelling} parquet is not supported yet; this version of Penstock has json, csv and jsonl."
-            )
         if name not in _FORMATS:
-            raise UserError(f"{spelling} must be json, csv or jsonl, not {name!r}.")
+            raise UserError(f"{spelling} must be json, csv, jsonl or parquet, not {name!r}.")
+    if "parquet" in names:
+        require_extra("parquet", f"{spelling} parquet", "pyarrow")
     return tuple(dict.fromkeys(names))

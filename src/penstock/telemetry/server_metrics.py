@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -181,20 +181,30 @@ class ServerMetricsBuilder:
         self._history = PageHistory()
         self._endpoints: dict[str, _Endpoint] = {}
 
-    def add(self, sample: Sample) -> None:
-        """Take a sample, in order of time. Samples of other sources, and those after the window, are left out."""
+    def add(self, sample: Sample) -> bool:
+        """Take a sample, in order of time, and return whether it has values.
+
+        Samples of other sources, and those after the window, are left out."""
         if sample.source != SOURCE or sample.at > self._window.stop:
-            return
+            return False
         url = sample.values["url"]
         endpoint = self._endpoints.setdefault(url, _Endpoint(url))
         new = self._history.read(sample)
         if new is None:
             endpoint.error = sample.values.get("error", "")
             endpoint.errors += 1
-            return
+            return False
         if "page" in sample.values:
             endpoint.arrange(self._history.pages[url])
         self._count(endpoint, sample, list(new))
+        return True
+
+    def newest(self, url: str) -> Iterator[tuple[Series, float]]:
+        """Yield the series of the newest page of an endpoint: the values of gauges, and the growth of others in the window."""
+        figures = self._endpoints[url].lines
+        for n, (series, value) in self._history.pages[url].items():
+            found = figures[n]
+            yield series, found.total if isinstance(found, CounterGrowth) else value
 
     def _count(self, endpoint: _Endpoint, sample: Sample, new: list[int]) -> None:
         at, page = sample.at, self._history.pages[endpoint.url]

@@ -194,10 +194,9 @@ TELEMETRY = Group(
         Flag(
             "--server-metrics-formats",
             "list",
-            "Files to write server metrics to: json, csv, jsonl (one line per scrape).",
+            "Files to write server metrics to: json, csv, jsonl (one line per scrape), parquet (values over time).",
             target="telemetry.server_metrics_formats",
             metavar="FORMAT...",
-            unsupported_choices=("parquet",),
             default="json csv",
         ),
         Flag(
