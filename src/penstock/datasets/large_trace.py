@@ -1,9 +1,9 @@
 """Traces with so many rows that requests are sent while prompts are still written.
 
-The rows of the first 1 MB are checked before the run. The trace counts as sorted if it has no sessions, and these rows and 500
-others in the rest of the file are in the order of their times. The rows of a sorted trace are read while the run sends. Of any
-other trace all rows are read first: the offset, the time and the conversation of each are kept (33 bytes), and a row is read
-again when its prompt is written.
+The rows of the first 1 MB are checked before the run. If they are in the order of their times and the trace has no sessions,
+and so are 500 rows in the rest of the file, the trace counts as sorted: its rows are read while the run sends. Otherwise all
+rows are read first. The offset, the time and the conversation of each are kept (33 bytes), and it is read again when its
+prompt is written.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ __all__ = ["ExperimentReport", "aggregate_files", "report_experiment", "report_p
 class ExperimentReport(NamedTuple):
     variations: list[VariationFigures]
     files: list[str]
-    """Paths of the files that were written."""
+    """What was written."""
 
 
 def report_experiment(folder: str, settings: ExperimentSettings, results: Sequence[PointResult]) -> ExperimentReport:
