@@ -1,4 +1,4 @@
-"""What installed packages add to Penstock through entry points.
+"""Objects that installed packages add to Penstock through entry points.
 
 `importlib.metadata` takes 20 ms or more to import and to search. Most installations have no plugin, so the files that it
 would read are searched for the name of the group first, which takes about 1 ms.

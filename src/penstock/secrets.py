@@ -77,7 +77,7 @@ class Secret:
 
 
 class RedactedSecret(Secret):
-    """What remains of a secret after redaction, such as a URL without its password. It may be shown and stored."""
+    """The rest of a secret after redaction, such as a URL without its password. It may be shown and stored."""
 
     __slots__ = ()
 

@@ -6,14 +6,13 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
+
+from support.http_server import HttpReply, HttpServer
 
 MODULE = """\
 from urllib.parse import parse_qs, urlencode
@@ -72,45 +71,15 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-class RankServer(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        self.received: list[tuple[str, str, dict[str, str], bytes]] = []
-        super().__init__(("127.0.0.1", 0), RankHandler)
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class RankHandler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    server: RankServer
-
-    def do_PUT(self) -> None:
-        headers = {name.lower(): value for name, value in self.headers.items()}
-        body = self.rfile.read(int(headers["content-length"]))
-        self.server.received.append((self.command, self.path, headers, body))
-        answer = b'{"ranks": [2, 0, 1]}'
-        self.send_response(200)
-        self.send_header("Content-Type", "application/vnd.ranks+json")
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, *args: Any) -> None:
-        pass
-
-
 @pytest.fixture(scope="module")
-def server() -> Iterator[RankServer]:
-    with RankServer() as server:
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+def server() -> Iterator[HttpServer]:
+    reply = HttpReply(b'{"ranks": [2, 0, 1]}', headers={"Content-Type": "application/vnd.ranks+json"})
+    with HttpServer(lambda *_: reply) as server:
         yield server
-        server.shutdown()
 
 
 @pytest.fixture(scope="module")
-def folder(server: RankServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(server: HttpServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Run the added endpoint against the server, and return the artifact folder."""
     packages = tmp_path_factory.mktemp("added")
     (packages / "ranking.py").write_text(MODULE)
@@ -140,7 +109,7 @@ def folder(server: RankServer, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
-def test_server_gets_what_the_endpoint_declares(server: RankServer, folder: Path) -> None:
+def test_server_gets_what_the_endpoint_declares(server: HttpServer, folder: Path) -> None:
     assert len(server.received) == 3
     for method, path, headers, body in server.received:
         assert (method, path) == ("PUT", "/v9/rank")
@@ -174,7 +143,7 @@ def test_metrics_that_do_not_fit_are_absent(folder: Path) -> None:
     assert "Output Token" not in (folder / "profile_export_console.txt").read_text()
 
 
-def test_inputs_are_kept_and_the_key_is_not(server: RankServer, folder: Path) -> None:
+def test_inputs_are_kept_and_the_key_is_not(server: HttpServer, folder: Path) -> None:
     inputs = json.loads((folder / "inputs.json").read_text())["data"]
     sent = sorted(body.decode() for _, _, _, body in server.received)
     assert sorted(payload for session in inputs for payload in session["payloads"]) == sent

@@ -90,7 +90,7 @@ def test_nodes_send_one_schedule_and_a_lost_node_is_named(cluster: Any, mock, pr
     assert outcome.summary["certificate"]["verdict"] == "INVALID"
 
 
-def test_cluster_that_does_not_exist_is_told_in_one_sentence(program: Program) -> None:
+def test_missing_cluster_is_reported_in_one_sentence(program: Program) -> None:
     done = program.run("profile", "-m", "m", "--url", "mock://", "--cluster", "127.0.0.1:1", timeout=LIMIT_S)
     assert done.status == 2, done
     assert "There is no Ray cluster at --cluster 127.0.0.1:1" in done.err

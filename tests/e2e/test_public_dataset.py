@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from support.http_server import HttpReply, HttpServer
 from support.programs import MockServer, Program
 
 ENTRIES = [
@@ -18,28 +17,11 @@ ENTRIES = [
 DATA = json.dumps(ENTRIES).encode()
 
 
-class Hub(BaseHTTPRequestHandler):
-    def do_HEAD(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(DATA)))
-        self.send_header("X-Repo-Commit", "c0ffee")
-        self.send_header("ETag", '"abc"')
-        self.end_headers()
-
-    def do_GET(self) -> None:
-        self.do_HEAD()
-        self.wfile.write(DATA)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture
 def hub() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    reply = HttpReply(DATA, headers={"X-Repo-Commit": "c0ffee", "ETag": '"abc"'})
+    with HttpServer(lambda *_: reply) as server:
+        yield server.url
 
 
 def test_prompts_of_the_hub_are_sent(hub: str, program: Program, mock: Callable[..., MockServer]) -> None:

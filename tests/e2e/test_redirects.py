@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from support.http_server import HttpReply, HttpRequest, HttpServer
 from support.programs import MockServer, Program
 
 
@@ -16,24 +15,11 @@ def redirecting(mock: Callable[..., MockServer]) -> Iterator[tuple[str, MockServ
     """The URL of a server that redirects every request to the mock."""
     target = mock(ttft=1)
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def redirect(request: HttpRequest, _: int) -> HttpReply:
+        return HttpReply(status=307, headers={"Location": target.url + request.path})
 
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(307)
-            self.send_header("Location", target.url + self.path)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}", target
-        server.shutdown()
+    with HttpServer(redirect) as server:
+        yield server.url, target
 
 
 def test_redirect_to_another_server_fails_and_shows_where_it_pointed(

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import re
 import ssl
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import penstock
+from support.http_server import HttpReply, HttpRequest, HttpServer
 from support.programs import Outcome, wait_for
 
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -255,25 +254,13 @@ def test_a_password_in_the_url_reaches_the_server_and_nothing_else(capture, prog
 
 
 def test_secrets_quoted_by_the_server_are_redacted_in_failures(program):
-    class Quoting(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["content-length"]))
-            message = f"{self.headers['authorization']} and {self.headers['x-secret']} are wrong at {self.path}"
-            data = json.dumps({"error": {"message": message}}).encode()
-            self.send_response(401)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+    def quote(request: HttpRequest, _: int) -> HttpReply:
+        message = f"{request.headers['authorization']} and {request.headers['x-secret']} are wrong at {request.path}"
+        return HttpReply(json.dumps({"error": {"message": message}}).encode(), 401)
 
-        def log_message(self, *args: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Quoting) as server:
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_address[1]}?api_key={SECRETS['query']}"
+    with HttpServer(quote) as server:
         flags = ["--api-key", SECRETS["key"], "--header", f"X-Secret:{SECRETS['header']}"]
-        outcome = program.profile(url, "--request-count", 2, *flags)
-        server.shutdown()
+        outcome = program.profile(f"{server.url}?api_key={SECRETS['query']}", "--request-count", 2, *flags)
     assert outcome.status == 1
     assert "<redacted> and <redacted> are wrong" in outcome.errors()[0]["message"].replace("Bearer ", "")
     for name in ("key", "header", "query"):

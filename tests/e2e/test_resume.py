@@ -72,6 +72,20 @@ def test_killed_run_goes_on_where_its_log_ends(mock, program: Program) -> None:
         resume(ParsedArguments({"resume": str(running.folder)}, {}))
 
 
+@pytest.mark.slow
+def test_resumed_run_counts_with_the_chat_template(mock, program: Program) -> None:
+    flags = ["--tokenizer", "builtin", "--apply-chat-template", "--request-count", 100]
+    running = program.begin(mock(ttft=600).url, *flags)  # a run of a minute, which is killed after a second
+    log = running.folder / "log" / "worker-0.log"
+    wait_for(lambda: log.exists() and log.stat().st_size, what="a record")
+    os.killpg(os.getpgid(running.process.pid), signal.SIGKILL)
+    running.process.wait()
+    done = program.run("profile", "--resume", running.folder, "--url", mock().url)
+    done.folder = running.folder
+    assert done.status == 0, done
+    assert done.summary["input_sequence_length"]["count"] == 100
+
+
 def test_load_cannot_be_given_again(tmp_path: Path) -> None:
     parsed = ParsedArguments({"resume": str(tmp_path), "load.concurrency": 3}, {"load.concurrency": "--concurrency"})
     with pytest.raises(UserError, match=r"takes the load from the run in .*; leave out --concurrency"):

@@ -117,7 +117,7 @@ USAGE = '"stream_options":{"include_usage":true}'
         ),
     ],
 )
-def test_chat_body(turn, settings, expected):
+def test_chat_body_has_the_documented_form(turn, settings, expected):
     assert body("chat", turn, **settings) == expected
 
 
@@ -139,7 +139,7 @@ def test_chat_body(turn, settings, expected):
         ),
     ],
 )
-def test_completions_body(turn, settings, expected):
+def test_completions_body_has_the_documented_form(turn, settings, expected):
     assert body("completions", turn, **settings) == expected
 
 

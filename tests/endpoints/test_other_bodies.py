@@ -85,7 +85,7 @@ def body(name: str, turn: Turn, history: History = NO_HISTORY, **settings: Any) 
         ),
     ],
 )
-def test_body(name: str, turn: Turn, settings: dict[str, Any], expected: str) -> None:
+def test_body_has_the_documented_form(name: str, turn: Turn, settings: dict[str, Any], expected: str) -> None:
     assert body(name, turn, **settings) == expected
 
 

@@ -34,7 +34,7 @@ def remember_reply(history: History, turn: Turn, *items: dict[str, Any], setting
     ENDPOINT.remember(history, turn, ENDPOINT.read_body(body), settings)
 
 
-def test_body_of_one_text() -> None:
+def test_body_of_one_text_has_one_message() -> None:
     body = built(Turn(texts=("Hello",), output_tokens=10))
     assert body == {
         "input": [{"role": "user", "content": "Hello", "type": "message"}],
@@ -45,7 +45,7 @@ def test_body_of_one_text() -> None:
     assert list(body) == ["input", "model", "stream", "max_output_tokens"]
 
 
-def test_body_with_media() -> None:
+def test_images_and_audio_are_parts_of_the_message() -> None:
     turn = Turn(texts=("What is it?",), images=(Media("https://h/a.png"),), audios=(Media("UklG", "wav"),))
     (item,) = built(turn)["input"]
     assert item["content"] == [
@@ -60,7 +60,7 @@ def test_several_texts_are_parts() -> None:
     assert item["content"] == [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
 
 
-def test_chat_body_with_media() -> None:
+def test_images_and_audio_are_parts_of_a_chat_message() -> None:
     turn = Turn(
         texts=("What?",),
         images=(Media("data:image/png;base64,x"),),

@@ -29,7 +29,7 @@ def test_quantiles_are_those_of_the_tables(degrees: int, level: float, expected:
     assert t_critical(degrees, level) == pytest.approx(expected, abs=1e-7)
 
 
-def test_interval_is_that_of_the_arithmetic() -> None:
+def test_interval_agrees_with_a_hand_calculation() -> None:
     # mean 12, deviations -2, 0, 2: s = 2, standard error 2 / sqrt(3), t for two degrees 4.3026527
     figure = interval([10.0, 12.0, 14.0], 0.95, "ms")
     half = 4.3026527 * 2 / math.sqrt(3)

@@ -36,7 +36,7 @@ def test_objectives_are_metrics_with_limits_and_directions() -> None:
         ("request_throughput:5", "is not a metric of single requests"),
     ],
 )
-def test_mistakes_are_told(text: str, sentence: str) -> None:
+def test_invalid_objective_is_refused_with_the_reason(text: str, sentence: str) -> None:
     with pytest.raises(UserError, match="--goodput") as error:
         parse_objectives(text)
     assert sentence in str(error.value)

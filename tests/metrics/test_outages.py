@@ -19,12 +19,12 @@ def notes(*ends: float, down: tuple[float, ...] = (), other: tuple[float, ...] =
     return outages.notes(0)
 
 
-def test_outage_is_told_with_its_time_and_its_requests() -> None:
+def test_outage_is_reported_with_its_time_and_its_requests() -> None:
     (note,) = notes(1.0, 2.0, 12.5, down=(2.1, 5.0, 9.0))
     assert note.startswith("No server answered from 2.0 s after the start to 12.5 s: 3 requests lost the connection")
 
 
-def test_outage_up_to_the_end_is_told() -> None:
+def test_outage_up_to_the_end_is_reported() -> None:
     (note,) = notes(1.0, down=(2.0, 3.0, 4.0))
     assert "from 1.0 s after the start to the end" in note
 

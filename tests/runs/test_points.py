@@ -195,7 +195,7 @@ def test_repeating_stops_when_the_metric_is_stable(flags: str, values: list[floa
         ),
     ],
 )
-def test_mistakes_are_told_before_anything_is_sent(flags: str, sentence: str) -> None:
+def test_invalid_experiment_is_refused_before_anything_is_sent(flags: str, sentence: str) -> None:
     with pytest.raises(UserError) as error:
         experiment(flags)
     assert sentence in " ".join(str(error.value).split())

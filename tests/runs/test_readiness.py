@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -17,6 +15,7 @@ from penstock.errors import UserError
 from penstock.runs.readiness import Readiness
 from penstock.settings.parse import parse
 from penstock.settings.resolve import resolve
+from support.http_server import HttpReply, HttpRequest, HttpServer
 
 Reply = tuple[int, Any]
 Asked = tuple[str, str, dict[str, Any] | None, dict[str, str]]
@@ -30,29 +29,14 @@ def serving(answer: Callable[[str, str, int], Reply]) -> Iterator[tuple[str, lis
     """Serve `answer(method, path, number)`; yield the URL and the list of requests."""
     asked: list[Asked] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            length = self.headers.get("content-length")
-            body = json.loads(self.rfile.read(int(length))) if length else None
-            asked.append((self.command, self.path, body, {name.lower(): text for name, text in self.headers.items()}))
-            status, value = answer(self.command, self.path, len(asked) - 1)
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(json.dumps(value).encode())
+    def reply(request: HttpRequest, number: int) -> HttpReply:
+        body = json.loads(request.body) if request.body else None
+        asked.append((request.method, request.path, body, request.header_values))
+        status, value = answer(request.method, request.path, number)
+        return HttpReply(json.dumps(value).encode(), status)
 
-        do_POST = do_GET  # noqa: N815
-
-        def log_message(self, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}", asked
-    finally:
-        server.shutdown()
-        server.server_close()
+    with HttpServer(reply) as server:
+        yield server.url, asked
 
 
 def wait(url: str, *flags: str, model: str = "m") -> list[str]:

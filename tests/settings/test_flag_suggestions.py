@@ -7,7 +7,7 @@ SUPPORTED = [spelling for flag in FLAGS for spelling in flag.spellings]
 UNSUPPORTED = [spelling for row in UNSUPPORTED_FLAGS for spelling in row.spellings]
 
 
-def test_synonyms_are_no_flags_and_lead_to_supported_flags() -> None:
+def test_synonyms_are_not_flags_and_suggest_supported_flags() -> None:
     for word, flags in SYNONYMS.items():
         assert word not in SPELLINGS
         assert {part for part in flags.split() if part.startswith("-")} <= set(SUPPORTED)

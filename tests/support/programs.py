@@ -10,15 +10,14 @@ import signal
 import ssl
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from functools import cached_property
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from support.fork_server import ForkedProcess, running_server
+from support.http_server import HttpReply, HttpRequest, HttpServer
 
 BIN = Path(sys.executable).parent
 LIMIT_S = 150.0
@@ -213,7 +212,7 @@ class Program:
                 process.communicate()
 
 
-class Capture:
+class Capture(HttpServer):
     """A server that records every request byte for byte, and sends its answers in turn."""
 
     ANSWER: dict[str, Any] = {  # noqa: RUF012
@@ -230,33 +229,15 @@ class Capture:
         """(path, headers by lower-case name, body)."""
         self.answers: list[tuple[str, bytes]] = [("application/json", json.dumps(self.ANSWER).encode())]
         """(content type, body)."""
-        capture = self
+        super().__init__(self._answer)
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True  # otherwise each body waits 40 ms for the acknowledgement of its head
-
-            def do_POST(self) -> None:
-                headers: dict[str, list[str]] = {}
-                for name, value in self.headers.items():
-                    headers.setdefault(name.lower(), []).append(value)
-                body = self.rfile.read(int(headers["content-length"][0]))
-                content_type, answer = capture.answers[len(capture.requests) % len(capture.answers)]
-                capture.requests.append((self.path, headers, body))
-                self.send_response(200)
-                self.send_header("Content-Type", content_type)
-                self.send_header("Content-Length", str(len(answer)))
-                self.end_headers()
-                self.wfile.write(answer)
-
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.port = self._server.server_address[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()  # stops within 20 ms
+    def _answer(self, request: HttpRequest, number: int) -> HttpReply:
+        headers: dict[str, list[str]] = {}
+        for name, value in request.headers.items():
+            headers.setdefault(name.lower(), []).append(value)
+        self.requests.append((request.path, headers, request.body))
+        content_type, answer = self.answers[number % len(self.answers)]
+        return HttpReply(answer, headers={"Content-Type": content_type})
 
     def wrap(self, context: ssl.SSLContext) -> None:
         """Use TLS for all further connections."""
@@ -265,10 +246,6 @@ class Capture:
     @property
     def bodies(self) -> list[dict[str, Any]]:
         return [json.loads(body) for _, _, body in self.requests]
-
-    def stop(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
 
 
 def wait_for(condition: Callable[[], Any], timeout: float = 60.0, what: str = "it") -> Any:

@@ -3,49 +3,34 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from support.http_server import HttpReply, HttpRequest, HttpServer
 
 ReplyFunction = Callable[[dict[str, Any], int], "bytes | dict[str, Any]"]
 """Takes a request body and its number. Returns a stream of events as bytes, or an object to send as JSON."""
 
 
-class ScriptedServer:
+class ScriptedServer(HttpServer):
     def __init__(self, make_reply: ReplyFunction) -> None:
-        self.bodies: list[dict[str, Any]] = []
-        self.sessions: list[str] = []
+        self._make_reply = make_reply
+        super().__init__(self._answer)
+
+    def _answer(self, request: HttpRequest, number: int) -> HttpReply:
+        reply = self._make_reply(json.loads(request.body), number)
+        if isinstance(reply, bytes):
+            return HttpReply(reply, headers={"Content-Type": "text/event-stream"})
+        return HttpReply(json.dumps(reply).encode(), headers={"Content-Type": "application/json"})
+
+    @property
+    def bodies(self) -> list[dict[str, Any]]:
+        return [json.loads(request.body) for request in self.received]
+
+    @property
+    def sessions(self) -> list[str]:
         """The correlation id of each body, which names its conversation."""
-        server = self
-        lock = threading.Lock()
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True
-
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                with lock:
-                    number = len(server.bodies)
-                    server.bodies.append(body)
-                    server.sessions.append(self.headers["x-correlation-id"])
-                reply = make_reply(body, number)
-                data = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
-                self.send_response(200)
-                content_type = "text/event-stream" if isinstance(reply, bytes) else "application/json"
-                self.send_header("Content-Type", content_type)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()  # stops within 20 ms
+        return [request.headers["x-correlation-id"] for request in self.received]
 
     def conversations(self) -> list[list[dict[str, Any]]]:
         """Return the bodies of each conversation, in order."""
@@ -53,13 +38,6 @@ class ScriptedServer:
         for session, body in zip(self.sessions, self.bodies, strict=True):
             bodies.setdefault(session, []).append(body)
         return list(bodies.values())
-
-    def __enter__(self) -> ScriptedServer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
 
 
 def event(name: str, **fields: Any) -> bytes:

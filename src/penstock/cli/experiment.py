@@ -198,8 +198,8 @@ def show(report: ExperimentReport, settings: ExperimentSettings) -> None:
         if settings.parameters and settings.table:
             draw_sweep(console, report.variations, auto=settings.sweep == "auto")
         elif not settings.parameters:
-            for variation in report.variations:
-                draw_repeated(console, variation, settings.confidence)
+            for cell in report.variations:
+                draw_repeated(console, cell, settings.confidence)
         if report.search is not None:
             draw_search(console, report.search)
 

@@ -146,7 +146,7 @@ class TerminalObserver(Observer):
         self._display: Display | None = None
         self._feed: DashboardFeed | None = None
         self._header: Header | None = None
-        """What the dashboard shows; None without a dashboard."""
+        """The first message to the dashboard; None without a dashboard."""
         self._planned: tuple[Sequence[Phase], Sequence[int | None]] = (), ()
         """The phases of the run and their numbers of requests, unless it is an experiment."""
         self._runner: Runner | None = None

@@ -15,7 +15,7 @@ __all__ = ["Contents", "Format"]
 
 
 class Contents(NamedTuple):
-    """What a format read from a file."""
+    """The contents of a file, as a format has read them."""
 
     conversations: list[Conversation]
     note: str | None = None
@@ -33,7 +33,7 @@ class Contents(NamedTuple):
 class Format(NamedTuple):
     name: str
     needs: str
-    """What a line must be; messages show it after the name."""
+    """Description of a valid line or file; messages show it after the name."""
     matches: Callable[[dict[str, Any]], bool]
     """Whether a file with this first line has the format."""
     read: Callable[[str, InputSettings], Contents]

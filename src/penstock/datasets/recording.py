@@ -71,7 +71,7 @@ class SourceFile(NamedTuple):
 
 
 class RecordingOptions(NamedTuple):
-    """How a run uses a recording."""
+    """Options of the run that uses a recording."""
 
     body_key: str | None = None
     """A key that every body must have."""

@@ -58,7 +58,7 @@ class Certificate(msgspec.Struct, frozen=True):
     bounds: dict[str, dict[str, tuple[float, float]]] = {}
     """For each headline metric that is not exactly known, its statistics and where their true values lie."""
     nodes: list[NodeCertificate] = []
-    """One for each node of a cluster."""
+    """The checks of each node of a cluster."""
 
 
 class WorkerCertificate(msgspec.Struct, frozen=True):

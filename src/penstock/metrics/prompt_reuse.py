@@ -21,7 +21,7 @@ class ReuseSummary(msgspec.Struct, frozen=True):
     conversations: int
     """Conversations of the profiling phases whose first turn was sent."""
     sent_again: int
-    """Those of them that the run had already sent to the same server, in the warmup or before."""
+    """Conversations among them that the run had already sent to the same server, in the warmup or before."""
     prompts: int
     """Prompts of the dataset that were compared: the first turns of conversations."""
     repeated_prompts: int

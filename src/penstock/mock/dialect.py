@@ -180,7 +180,7 @@ class Dialect:
     path: str
     """The end of the paths that the dialect serves."""
     base = "/v1"
-    """What usually comes before it."""
+    """The usual start of a path, before `path`."""
     has_output_kinds = False
     """The dialect has reasoning, tool calls and refusals."""
     done: Event | None = None

@@ -24,7 +24,7 @@ __all__ = ["InFlight", "interpret", "read_ends"]
 _STATUSES = frozenset(HTTPStatus)
 _REDIRECTS = (301, 302, 303, 307, 308)
 _SSE_STARTS = (b"data:", b"event:", b"id:", b": ")
-"""How a stream of events begins. JSON begins with none of these."""
+"""First bytes of a stream of events. JSON begins with none of them."""
 _WRONG_CONTENT_TYPE = "Streams of events whose Content-Type is not text/event-stream"
 
 

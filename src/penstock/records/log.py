@@ -73,7 +73,7 @@ class LoggedPoint(msgspec.Struct, frozen=True):
 
     index: int
     label: str
-    """Such as `concurrency_16` or `run_0002`."""
+    """Name of the point, such as `concurrency_16` or `run_0002`."""
     folder: str
     """Its artifact folder, relative to that of the experiment."""
     header: bytes
@@ -368,7 +368,7 @@ class RunLog:
 
     @property
     def last_part(self) -> LoggedResume:
-        """What happened after the run was last resumed; the whole run if it never was."""
+        """The part of the run after it was last resumed; the whole run if it never was."""
         return self.resumes[-1] if self.resumes else LoggedResume(0, 0, 0, 0, self.header.workers)
 
     def nodes(self) -> list[LoggedNode]:

@@ -22,7 +22,7 @@ __all__ = ["Collector", "Source", "gpu_telemetry", "network_latency", "server_me
 
 
 class Source(Protocol):
-    """Where samples come from. The methods are called in threads, never two at once."""
+    """A source of samples. Its methods are called in threads, never two at once."""
 
     def collect(self) -> list[Observation]: ...
 

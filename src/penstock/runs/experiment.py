@@ -105,10 +105,10 @@ class _PointRunner:
         """Datasets are built once and kept for later points."""
         self._loaded: tuple[Hashable, int] = key, prepared.job.seed
         self._after_warmup: dict[tuple[Hashable, int], int] = {}
-        """Where the profiling of a dataset and seed starts."""
+        """Position in the dataset at which profiling starts, by dataset and seed."""
         self._count = 0
         self._position = 0
-        """Where the last point ended in the dataset."""
+        """Position in the dataset at which the last point ended."""
 
     def run(self, point: Point) -> PointResult | None:
         """Run a point and write its artifacts; return None if the experiment has to end before it."""

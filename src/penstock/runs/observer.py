@@ -1,4 +1,5 @@
-"""What a run tells about itself while it is prepared and runs. The command line shows it; a library caller may ignore it."""
+"""The interface through which a run reports its preparation and its progress. The command line shows them; a library caller
+may ignore them."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ def _check_turns(settings: Settings, turns: list[int]) -> None:
 
 
 class _Size(NamedTuple):
-    """What a phase needs."""
+    """The resources that a phase needs."""
 
     workers: int
     connections: int

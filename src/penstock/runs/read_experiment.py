@@ -16,7 +16,7 @@ from penstock.settings.sweep import combinations, parameter_names
 __all__ = ["read_experiment"]
 
 _HIGHEST_CONCURRENCY = 256
-"""Where a search for saturation ends unless the user says otherwise."""
+"""Highest concurrency of a search for saturation, unless the user sets another one."""
 
 
 def read_experiment(parsed: ParsedArguments) -> Experiment:

@@ -40,12 +40,12 @@ __all__ = ["ResumePoint", "check_resumable", "find_resume_point", "open_resumed_
 
 
 class ResumePoint(NamedTuple):
-    """Where a run goes on."""
+    """The state from which a run continues."""
 
     phases: tuple[Phase, ...]
-    """What is left of the phase in which the run ended, and the phases after it."""
+    """The rest of the phase in which the run ended, and the phases after it."""
     position: int
-    """Where the first of them starts in the order of the dataset."""
+    """Position in the order of the dataset at which the first of them starts."""
     logged: LoggedResume
     bodies: int
     conversations: int
@@ -66,7 +66,7 @@ def _partial_record() -> type[Record]:
 
 
 class _Progress:
-    """How far the phases of one kind have come."""
+    """The progress of the phases of one kind."""
 
     def __init__(self) -> None:
         self.requests = 0

@@ -135,7 +135,7 @@ def _resume_sentence(resume: LoggedResume) -> str:
         missing = " The workers before the gap were killed, so the checks of the client cover only the time after it."
     return (
         f"The run ended {resume.begin / 1e9:.1f} s after its start and was resumed after a gap of "
-        f"{(resume.end - resume.begin) / 1e9:.1f} s. No figure includes the gap, in which the server had no load.{restarted}"
+        f"{(resume.end - resume.begin) / 1e9:.1f} s. No figure includes the gap, in which nothing was sent.{restarted}"
         f"{missing}"
     )
 

@@ -1,4 +1,4 @@
-"""What the scheduler asks about the dataset."""
+"""The interface through which the scheduler reads the dataset."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Cancellation(msgspec.Struct, frozen=True, tag="cancellation"):
 
 
 class Resumed(msgspec.Struct, frozen=True, tag="resumed"):
-    """Where a phase goes on that an earlier process began. Sessions keep the numbers that they had then."""
+    """The state from which a phase continues that an earlier process began. Sessions keep the numbers that they had then."""
 
     unfinished: tuple[int, ...] = ()
     """Numbers of the sessions that were started or skipped and did not end; they begin again, at their first turn."""
@@ -73,7 +73,7 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     point: int = 0
     """Which point of an experiment the phase measures."""
     resumed: Resumed | None = None
-    """Where the phase goes on, if an earlier process has run a part of it."""
+    """The state from which the phase continues, if an earlier process has run a part of it."""
 
     def starting_at(self, position: int) -> Phase:
         """Return the same phase from this position in the order of the dataset; the whole dataset always starts at 0."""

@@ -164,7 +164,7 @@ class Scheduler:
         self._arrivals: Iterator[int | None] | None = None
         self._users: Iterator[UserStart | None] | None = None
         self._due: Iterator[int | None] | None = None
-        """The same arrivals again, which `waiting` counts up to now; None if no arrival can wait."""
+        """A second iterator over the arrivals, with which `waiting` counts those up to now; None if no arrival can wait."""
         self._next_due: int | None = None
         self._due_count = self._taken = 0
         """Arrivals that were read from it, and arrivals for which requests were sent."""

@@ -9,7 +9,7 @@ from penstock.settings.flags.flag import Flag, Group, Positional, UnsupportedFla
 __all__ = ["HELP", "CommandLine"]
 
 HELP = Flag("--help", "bool", "Print this text.", aliases=("-h",))
-"""Part of every command. `main` looks for it before parsing, so that it works on a command line with mistakes."""
+"""The flag --help of every command. `main` looks for it before parsing, so that it works on a command line with mistakes."""
 
 
 class CommandLine(NamedTuple):

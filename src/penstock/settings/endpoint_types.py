@@ -45,12 +45,12 @@ BUILTIN = {
 PLUGIN_GROUP = ENDPOINTS
 
 Input = Literal["images", "audio", "system", "turns", "passages"]
-"""What a request can carry besides texts. `system` is a system prompt or a user context, `turns` are earlier turns. With
+"""Inputs that a request can carry besides texts. `system` is a system prompt or a user context, `turns` are earlier turns. With
 `passages`, the first text is a query and the others are what the server ranks."""
 
 
 class Declaration(NamedTuple):
-    """What an endpoint declares: the form of its requests, what they can carry, and what can be measured."""
+    """The declaration of an endpoint: the form of its requests, the inputs that they can carry, and what can be measured."""
 
     method: str = "POST"
     content_type: str = "application/json"

@@ -339,7 +339,7 @@ class WarmupSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReadinessSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How to wait for the server before the first request."""
+    """The wait for the server before the first request."""
 
     timeout_s: float = 0.0
     """0: do not wait."""
@@ -465,7 +465,7 @@ class ExperimentSettings(msgspec.Struct, frozen=True, kw_only=True):
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[str, ...]
     model_selection: Literal["round_robin", "random", "weighted"] = "round_robin"
-    """How the conversations are shared by the models."""
+    """The way in which the models share the conversations."""
     model_weights: tuple[float, ...] = ()
     """For `weighted`, the relative share of each model."""
     endpoint: EndpointSettings

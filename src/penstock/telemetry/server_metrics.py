@@ -1,4 +1,4 @@
-"""What the servers reported about themselves during the profiling phases, from the samples of a run.
+"""The figures of the servers' own metrics over the profiling phases, from the samples of a run.
 
 Counters and histograms are differences over the phases: from the last scrape before the first request to the last one before
 another phase. Gauges are averaged over the scrapes between the first request and the end of the last one.

@@ -35,7 +35,7 @@ _QWEN_SYSTEM_PROMPTS = (
     (re.compile(r"Qwen/Qwen2\.5"), "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."),
     (re.compile(r"Qwen/Qwen2(?![0-9.])"), "You are a helpful assistant."),
 )
-"""What the templates of models add if a request has no system prompt. Qwen 3 adds nothing."""
+"""System prompts that the templates of models add to a request without one. Qwen 3 adds none."""
 
 
 class ChatTokenizer:

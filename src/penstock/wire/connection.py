@@ -59,7 +59,7 @@ class Origin(NamedTuple):
 
     @property
     def peer(self) -> str:
-        """What the TCP connection leads to, for messages."""
+        """The other end of the TCP connection, for messages."""
         return f"the proxy {self.proxy}" if self.proxy else self.host_port
 
     @property

@@ -11,7 +11,7 @@ from penstock.wire.exchange import WireError
 __all__ = ["connect_error", "lost_error", "protocol_error", "proxy_error", "socket_error", "tls_error"]
 
 _TLS_ALERT = b"\x15\x03"
-"""How a TLS server begins its reply to a request without TLS: an alert record, TLS version 3.x."""
+"""First bytes of a TLS server's reply to a request without TLS: an alert record, TLS version 3.x."""
 
 
 def socket_error(error: OSError) -> WireError:

@@ -17,7 +17,7 @@ class WireError(NamedTuple):
 
 
 class FollowedRedirect(NamedTuple):
-    """What led to an exchange that follows a redirect."""
+    """The redirect that an exchange follows, and the first exchange of the chain."""
 
     first: Exchange
     hops: int

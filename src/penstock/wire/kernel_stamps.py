@@ -44,14 +44,14 @@ CONTROL_SPACE = socket.CMSG_SPACE(TIMESPEC.size) if AVAILABLE else 0
 
 _TCP_INFO = 11
 _TOTALS = struct.Struct("=Q16xI")
-"""Of tcp_info: tcpi_bytes_received and tcpi_data_segs_in."""
+"""Fields of tcp_info: tcpi_bytes_received and tcpi_data_segs_in."""
 _TOTALS_OFFSET = 128
 _TCP_INFO_SIZE = _TOTALS_OFFSET + _TOTALS.size
 _U32 = struct.Struct("I")
 _U64 = struct.Struct("Q")
 _ACKNOWLEDGED_OFFSET = 120  # tcp_info.tcpi_bytes_acked
 _RTT_AND_RETRANSMITS = struct.Struct("=I28xI")
-"""Of tcp_info: tcpi_rtt, in µs, and tcpi_total_retrans."""
+"""Fields of tcp_info: tcpi_rtt, in µs, and tcpi_total_retrans."""
 _RTT_OFFSET = 68
 _MIN_RTT_OFFSET = 148  # tcp_info.tcpi_min_rtt, in µs
 _TCP_ESTABLISHED = 1

@@ -57,7 +57,7 @@ class Target(NamedTuple):
 
 
 class Job(NamedTuple):
-    """What a worker needs to start, as plain data that can be pickled. Pickling fails while a secret is in it: use
+    """Everything that a worker needs to start, as plain data that can be pickled. Pickling fails while a secret is in it: use
     `take_secrets` before, and give the secrets to the worker separately."""
 
     log: str

@@ -1,4 +1,4 @@
-"""What a worker measures for the progress of a phase, while it runs. The results of a run come from its records."""
+"""The measures of a worker for the progress of a running phase. The results of a run come from its records instead."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ class Worker:
         self._sticky = job.settings.connections == "sticky-user-sessions"
         self._timeout_ns = round(job.settings.timeout_s * 1e9)
         self._pools: list[Pool] = []
-        """One for each target, then those of other origins that redirects led to."""
+        """One pool for each target, then the pools of other origins that redirects led to."""
         for target in targets:
             self._open_pool(target.origin)
         self._redirects = Redirects(job.settings, targets, self._pools, self._open_pool)

@@ -214,7 +214,7 @@ def test_without_colour_the_screen_has_the_same_text(monkeypatch):
         ([1, 2], 0, ""),
     ],
 )
-def test_sparkline(values, width, text):
+def test_sparkline_fits_its_width_and_shows_gaps(values, width, text):
     assert sparkline(values, width) == text
 
 

@@ -1,4 +1,4 @@
-"""What the process of a run sends to the dashboard."""
+"""The messages between the process of a run and the dashboard."""
 
 from __future__ import annotations
 
@@ -95,4 +95,4 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     servers: list[ServerView] = []
     gpus: list[GpuView] = []
     note: str | None = None
-    """What the run does while no requests are sent."""
+    """Description of the work of a run while it sends no requests."""

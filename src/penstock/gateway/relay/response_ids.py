@@ -38,7 +38,7 @@ LOG_BYTES = 1 << 20
 LOG_S = 60.0
 """Age at which a log is moved into the database."""
 SHARED_LOG_S = 1.0
-"""The same, if other gateways use the database."""
+"""Age at which a log is moved if other gateways use the database."""
 SHARED_WAIT_S = 2.0
 """How long a lookup waits before it looks again for an id that another gateway may have made."""
 _LOG_NAME = re.compile(r"response-ids-[0-9]{20}-[0-9]+\.log")

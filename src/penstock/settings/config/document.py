@@ -34,7 +34,7 @@ class Node:
     key: str
     """The last key of the path, as the file has it."""
     path: str
-    """As in `benchmark.phases[0].rate`."""
+    """Path of the node, as in `benchmark.phases[0].rate`."""
     file: str
     line: int
     kind: str

@@ -26,7 +26,7 @@ def test_unfinished_sessions_begin_again_and_new_ones_follow(workers: int) -> No
     assert sent_numbers(workers, slots=8, conversations=11) == [2, 5, 6, 8, 9, 10]
 
 
-def test_duration_is_what_was_left_of_it() -> None:
+def test_continued_phase_has_the_rest_of_the_duration() -> None:
     assert make_phase(slots=1, duration_s=10.0).continued(RESUMED, 5).duration_s == 6.0
     assert make_phase(slots=1, duration_s=3.0).continued(RESUMED, 5).duration_s == 0.0
 
