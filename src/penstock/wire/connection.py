@@ -24,6 +24,7 @@ from penstock.wire.http1 import ProtocolError, ResponseReader, request_head
 from penstock.wire.kernel_stamps import (
     READ_BUFFER,
     TCP_CLOSE,
+    TCP_ESTABLISHED,
     PlainReceiver,
     StampedReceiver,
     UntimedReceiver,
@@ -243,7 +244,7 @@ class Connection:
     def check_open(self) -> bool:
         """Return whether an idle connection is still open. Call this right before `start`."""
         info = self._info_before = tcp_info(self._sock)
-        return is_open(self._sock, info)
+        return info[0] == TCP_ESTABLISHED if info else is_open(self._sock)
 
     def start(self, exchange: Exchange) -> None:
         """Carry this exchange now, or as soon as the connection is ready."""

@@ -24,6 +24,7 @@ __all__ = [
     "READ_BUFFER",
     "SO_TIMESTAMPNS",
     "TCP_CLOSE",
+    "TCP_ESTABLISHED",
     "TIMESPEC",
     "PlainReceiver",
     "StampedReceiver",
@@ -54,7 +55,7 @@ _RTT_AND_RETRANSMITS = struct.Struct("=I28xI")
 """Fields of tcp_info: tcpi_rtt, in µs, and tcpi_total_retrans."""
 _RTT_OFFSET = 68
 _MIN_RTT_OFFSET = 148  # tcp_info.tcpi_min_rtt, in µs
-_TCP_ESTABLISHED = 1
+TCP_ESTABLISHED = 1
 TCP_CLOSE = 7
 """The TCP state of a socket that was reset, or closed by both sides."""
 
@@ -97,10 +98,8 @@ def round_trip_and_retransmits(info: bytes) -> tuple[int, int]:
     return rtt, retransmits
 
 
-def is_open(sock: socket.socket, info: bytes) -> bool:
-    """Return whether the peer has not closed or reset the connection of an idle socket; `info` is its TCP_INFO."""
-    if info:
-        return info[0] == _TCP_ESTABLISHED
+def is_open(sock: socket.socket) -> bool:
+    """Return whether the peer has not closed or reset the connection of an idle socket, on a system without TCP_INFO."""
     try:
         sock.recv(1, socket.MSG_PEEK)
     except (BlockingIOError, InterruptedError):

@@ -76,7 +76,7 @@ class OpenAIReply(Reply):
 
     @property
     def failed(self) -> bool:
-        return bool(self.error) or self.finish in _FAILED
+        return bool(self.error) or (self.finish if self.choices else self.status) in _FAILED
 
     @property
     def unfinished(self) -> bool:

@@ -88,33 +88,42 @@ class Spool:
         self.dropped = 0
         """Lost entries: the buffer was full, or the entry could not be encoded."""
 
-    def append(self, entry: Entry) -> None:
-        try:
-            data = self._encode(entry)
-        except Exception:
-            try:
-                data = self._encode(repair_entry(entry))
-            except Exception:
-                self.dropped += 1
-                return
-        frame = frames.pack(ENTRY, data)
+    def append(self, *entries: Entry) -> None:
+        """Append entries with one write."""
+        packed = [frame for entry in entries if (frame := self._pack(entry))]
         if self._buffer or self._file < 0 or self._size >= SEGMENT_BYTES:
-            self._append_to_buffer(frame)
+            for frame in packed:
+                self._append_to_buffer(frame)
             return
+        data = packed[0] if len(packed) == 1 else b"".join(packed)
         try:
-            written = os.write(self._file, frame)
+            written = os.write(self._file, data)
         except OSError:
             self.failures += 1
-            self._buffer += frame
-            self._buffered += 1
-            return
+            written = 0
         self._size += written
-        if written == len(frame):
-            self.appended += 1
-        else:
-            self._mid_frame = True
-            self._buffer += frame[written:]
-            self._buffered += 1
+        if written == len(data):
+            self.appended += len(packed)
+            return
+        self._buffer += data[written:]
+        for frame in packed:
+            if written < len(frame):
+                self._mid_frame = self._mid_frame or written > 0
+                self._buffered += 1
+            else:
+                self.appended += 1
+            written = max(0, written - len(frame))
+
+    def _pack(self, entry: Entry) -> bytes:
+        """Return the frame of an entry; nothing for one that cannot be encoded."""
+        try:
+            return frames.pack(ENTRY, self._encode(entry))
+        except Exception:
+            try:
+                return frames.pack(ENTRY, self._encode(repair_entry(entry)))
+            except Exception:
+                self.dropped += 1
+                return b""
 
     def tick(self) -> None:
         """Write the buffer and close an old segment. Call this about once a second."""

@@ -154,7 +154,12 @@ class Metrics:
             series.ttft_s += seconds
             series.ttfts[bisect_left(TTFT_EDGES, seconds)] += 1
         if entry.usage_source != "none":
-            self._add_tokens(series, entry)
+            series.input_tokens += entry.input_tokens
+            series.output_tokens += entry.output_tokens
+            series.reasoning_tokens += entry.reasoning_tokens
+            series.cached_tokens += entry.cached_tokens
+            if entry.usage_source == "estimated":
+                series.estimated_tokens += entry.input_tokens + entry.output_tokens
         if entry.attempts and (first_byte := entry.attempts[-1].first_byte_ms) is not None:
             seconds = (first_byte - entry.attempts[-1].started_ms) * 0.001
             series.ttfb_s += seconds
@@ -211,14 +216,6 @@ class Metrics:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
-
-    def _add_tokens(self, series: Series, entry: Entry) -> None:
-        series.input_tokens += entry.input_tokens
-        series.output_tokens += entry.output_tokens
-        series.reasoning_tokens += entry.reasoning_tokens
-        series.cached_tokens += entry.cached_tokens
-        if entry.usage_source == "estimated":
-            series.estimated_tokens += entry.input_tokens + entry.output_tokens
 
     def _count_refusal(self, entry: Entry) -> None:
         if entry.limited_by is not None:

@@ -34,25 +34,39 @@ class Recorder:
         self.live = LiveRequests(folder, worker)
         self.metrics = Metrics(folder, worker)
         self.log = AccessLog(access_log, log_path)
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._unwritten: list[Entry] = []
+        """Entries of this iteration of the event loop, which are written together at its end."""
         self._failures = 0
         self._sample_second = 0
         self._samples = 0
         self._unlogged = 0
 
     def record(self, entry: Entry) -> None:
-        """Record an entry. Call this exactly once per request. It never raises, and writes the spool first."""
+        """Record an entry. Call this exactly once per request. It never raises."""
         if entry.error in UNSTORED and not entry.attempts:
             self.live.end(entry.request_id)
             self.record_local(entry)
             return
-        self.spool.append(entry)
-        self.live.end(entry.request_id)
+        self._unwritten.append(entry)
+        if self._loop is None:
+            self._write()
+        elif len(self._unwritten) == 1:
+            self._loop.call_soon(self._write)
         try:
             self.metrics.observe(entry)
             self.log.write(entry)
         except Exception:
             self._failures += 1
+
+    def _write(self) -> None:
+        """Write the entries to the spool. Until then their requests count as live, so a killed worker loses none."""
+        entries, self._unwritten = self._unwritten, []
+        if entries:
+            self.spool.append(*entries)
+            for entry in entries:
+                self.live.end(entry.request_id)
 
     def record_local(self, entry: Entry) -> None:
         """Record a request without a ledger entry. Log a sample of the errors."""
@@ -74,6 +88,7 @@ class Recorder:
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Call `tick` now and once a second until `close`."""
+        self._loop = loop
         self.tick()
         self._timer = loop.call_later(TICK_S, self.start, loop)
 
@@ -86,6 +101,8 @@ class Recorder:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._loop = None
+        self._write()
         self.spool.close()
         self.live.close()
         self.log.close()

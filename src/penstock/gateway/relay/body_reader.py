@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Awaitable
 from typing import Any
 
 from penstock.gateway.relay.context import WorkerContext
@@ -47,13 +48,16 @@ class BodyReader:
         if self._length <= EARLY_BYTES:
             self._future = self._protocol()
 
-    async def read(self) -> bytes:
+    def read(self) -> Awaitable[bytes]:
+        """Return the body as an awaitable. Call `received` when it is there."""
         if self._future is None and self._length is not None:
             self.hold_bytes(self._length)
             self._future = self._protocol()
-        data: bytes = await (self._read_chunks() if self._future is None else self._future)
+        awaitable: Awaitable[bytes] = self._read_chunks() if self._future is None else self._future
+        return awaitable
+
+    def received(self) -> None:
         self._future = None
-        return data
 
     async def _read_chunks(self) -> bytes:
         """Read a body whose length is not known."""

@@ -206,6 +206,7 @@ class GatewayRequest:
     async def _read(self) -> None:
         self.accounting.enter("receive")
         data = await self._body.read()
+        self._body.received()
         self.accounting.entry.bytes_in = len(data)
         self.accounting.enter("auth")
         if len(data) <= LARGE_BODY_BYTES:
@@ -568,7 +569,8 @@ class GatewayRequest:
 
     def _name_server(self, attempt: UpstreamAttempt) -> None:
         """Tell the caller the upstream's request id, and the model of a group that served the request."""
-        self._pass_upstream_id(attempt)
+        if b"x-request-id" in attempt.headers:
+            self._pass_upstream_id(attempt)
         served_by = attempt.target.model.name
         if served_by != self.accounting.entry.model:
             self._response.set_header("x-penstock-served-by", served_by)

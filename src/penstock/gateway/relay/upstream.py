@@ -227,7 +227,7 @@ def plain_body(exchange: Exchange, headers: dict[bytes, bytes]) -> bytes:
     """Return the decoded body; raise ValueError if it cannot be decoded."""
     pieces = exchange.pieces
     body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-    return decoded(coding_of(headers), body)
+    return decoded(coding_of(headers), body) if b"content-encoding" in headers else body
 
 
 def coding_of(headers: dict[bytes, bytes]) -> bytes:
