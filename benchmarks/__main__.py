@@ -12,6 +12,7 @@ from benchmarks import (
     gateway,
     inspection,
     intervals,
+    liveness,
     memory,
     replay,
     report,
@@ -49,6 +50,7 @@ def main() -> int:
             scrape.main,
             gateway.main,
             inspection.main,
+            liveness.main,
         )
     ]
     print("All targets were met." if all(results) else "Some targets were missed.")

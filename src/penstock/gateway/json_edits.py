@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -117,11 +118,13 @@ def _decoded_name(token: bytes) -> Any:
 
 
 MAX_BRACKETS = 200_000
-"""Brackets below the top level that a search in a request may pass: 0.1 s on the event loop. Flat ones do not count."""
+"""Brackets below the top level that a search in a request may pass: 0.1 s. Those of flat values do not count."""
+_MEMBER_COST = 10
+"""A member of the top level takes as long as so many brackets."""
 
 
 class TooComplexError(ValueError):
-    """The JSON has more nested values than a search may pass."""
+    """The JSON has more members or nested values than a search may pass."""
 
 
 class _Member(NamedTuple):
@@ -195,7 +198,7 @@ def _quoted(name: bytes) -> bytes:
 def _members(data: bytes, max_brackets: int) -> Iterator[_Member]:
     key: re.Match[bytes] | None = None
     value_start = -1
-    left = max_brackets
+    left = max_brackets or sys.maxsize
     begin = _FIRST_BRACE.match(data)
     position = begin.end() if begin is not None else len(data)
     while (token := _TOKEN.search(data, position)) is not None:
@@ -213,8 +216,11 @@ def _members(data: bytes, max_brackets: int) -> Iterator[_Member]:
                 start = value_start + len(value) - len(value.lstrip())
                 yield _Member(_decode_key(key.group()), key.start(), key.end(), start, start + len(value.strip()))
             key, value_start = None, -1
+            left -= _MEMBER_COST
             if first == 0x7D:
                 return
+            if left <= 0:
+                raise TooComplexError
 
 
 def _container_end(data: bytes, position: int, left: int) -> tuple[int, int]:
@@ -228,7 +234,7 @@ def _container_end(data: bytes, position: int, left: int) -> tuple[int, int]:
         position = bracket.end()
         depth += 1 if data[position - 1] in b"{[" else -1
         left -= 1
-        if not left:
+        if left <= 0:
             raise TooComplexError
     return position, left
 

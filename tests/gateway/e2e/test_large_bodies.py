@@ -84,9 +84,9 @@ def test_body_with_too_many_values_is_413_and_other_requests_are_served(
 def test_search_for_the_model_name_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(body, "MAX_BRACKETS", 100)
     data = b'{"model":"a","input":["model",%b1]}'
-    read_body(data % (b"[[]]," * 20), BY_NAME["responses"])
+    read_body(data % (b"[[]]," * 20), BY_NAME["responses"], 0)
     with pytest.raises(Refusal) as refused:
-        read_body(data % (b"[[[]]]," * 200), BY_NAME["responses"])
+        read_body(data % (b"[[[]]]," * 200), BY_NAME["responses"], 0)
     assert refused.value.status == 413
 
 

@@ -57,7 +57,7 @@ def test_request_ended_while_waiting_for_target_limits_makes_no_attempt(first_is
         group = Model(id="g", name="g", routing=Routing(targets=("a", "b")))
         compiled: Any = SimpleNamespace()
         request = GatewayRequest(app, compiled, scope, protocol, dialect, "id", "id")
-        request._model, request._request = group, read_body(b'{"model":"g"}', dialect)
+        request._model, request._request = group, read_body(b'{"model":"g"}', dialect, 0)
         # The targets have no host, so an attempt would fail.
         key = ProviderKey(id="k", name="k", secret=Secret("s"))
         targets: Any = [SimpleNamespace(model=Model(id=name, name=name), key=key) for name in ("a", "b")]

@@ -16,7 +16,6 @@ import msgspec
 from penstock.gateway.guardrails.block_errors import block_code, block_event, block_message, block_type
 from penstock.gateway.guardrails.chain import Blocked, Chain, compile_guards, guardrail_errors
 from penstock.gateway.guardrails.inspection import GuardrailErrors, Inspection, MatchCounts, StreamBlocked
-from penstock.gateway.guardrails.inspection_process import Guardrails
 from penstock.gateway.guardrails.json_input import (
     DuplicateKeyError,
     read_reply,
@@ -24,7 +23,7 @@ from penstock.gateway.guardrails.json_input import (
     without_duplicate_keys,
     write_changes,
 )
-from penstock.gateway.guardrails.offload import inspect_in_process, is_large, run_offloaded
+from penstock.gateway.guardrails.offload import Guardrails, inspect_in_process, is_large, run_offloaded
 from penstock.gateway.guardrails.search_budget import SearchBudgets
 from penstock.gateway.guardrails.streams import KEEP_ALIVE, BufferGuard, MonitorGuard, StreamGuard, StreamLimits
 from penstock.gateway.guardrails.texts import InspectedText, reply_texts, request_texts
@@ -75,13 +74,13 @@ class Guards:
     async def request(self, body: bytes) -> Inspection:
         """Inspect a request body. Raises `DuplicateKeyError` if an object in it has a duplicate key."""
         if is_large(body):
-            return await inspect_in_process(self._message, "request", body)
+            return await inspect_in_process(self._message, "inspect_request", body)
         return await run_offloaded(len(body), lambda budgets: self.inspect_request(body, budgets), self._seconds)
 
     async def reply(self, body: bytes) -> Inspection:
         """Inspect a whole JSON reply. Raises ValueError if the body is not JSON."""
         if is_large(body):
-            return await inspect_in_process(self._message, "reply", body)
+            return await inspect_in_process(self._message, "inspect_reply", body)
         return await run_offloaded(len(body), lambda budgets: self.inspect_reply(body, budgets), self._seconds)
 
     @cached_property

@@ -2,7 +2,7 @@
 
 Most inspections take a fraction of a millisecond and run inline: a round trip to a thread costs 0.1 ms. Larger or slower ones
 run in a thread, where searches release the GIL so that the event loop keeps serving other requests. Parsing does not release
-it, so a body with much text or many values goes to another process (`inspection_process`).
+it, so a body with much text or many values goes to another process (`body_process`).
 """
 
 from __future__ import annotations
@@ -10,13 +10,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
+import msgspec
+
+from penstock.gateway.body_process import BodyProcesses, Job
 from penstock.gateway.guardrails.inspection import Inspection
-from penstock.gateway.guardrails.inspection_process import Hook, InspectionProcesses
+from penstock.gateway.guardrails.json_input import DuplicateKeyError
 from penstock.gateway.guardrails.search_budget import QUICK_S, InspectionTimeout, SearchBudgets
+from penstock.gateway.ledger.entry import GuardrailHit
+from penstock.gateway.resources.config import GuardrailMode
+from penstock.gateway.resources.snapshot import GuardrailSpec
 
-__all__ = ["INLINE_BYTES", "inspect_in_process", "is_large", "pending_inspections", "run_in_thread", "run_offloaded"]
+__all__ = [
+    "INLINE_BYTES",
+    "Guardrails",
+    "InspectionResult",
+    "has_many_values",
+    "inspect_in_process",
+    "is_large",
+    "pending_inspections",
+    "run_in_process",
+    "run_in_thread",
+    "run_offloaded",
+]
 
 INLINE_BYTES = 1 << 16
 """Parsing and searching this many bytes takes about 1 ms."""
@@ -25,11 +42,30 @@ _PROCESS_VALUES = 10_000
 """A body with more bytes, or more values, is inspected in another process: a thread would hold the GIL for more than 10 ms
 at a time."""
 
+
+class Guardrails(msgspec.Struct):
+    """What another process compiles guardrails from."""
+
+    specs: list[GuardrailSpec]
+    mode: GuardrailMode
+
+
+class InspectionResult(msgspec.Struct):
+    """An `Inspection` without its body, or the error that it raised."""
+
+    hits: list[GuardrailHit] = []
+    blocked_by: str | None = None
+    timed_out: bool = False
+    error: Literal["duplicate_key", "invalid"] | None = None
+
+
+_read_result = msgspec.msgpack.Decoder(InspectionResult).decode
+
 _T = TypeVar("_T")
 _threads = ThreadPoolExecutor(4, "inspection")
 """Several threads, so that one hostile text does not delay other inspections."""
-_processes = InspectionProcesses()
-_process_threads = ThreadPoolExecutor(2, "inspection-process")
+_processes = BodyProcesses()
+_process_threads = ThreadPoolExecutor(2, "body-process")
 """Each of these threads waits for a process."""
 _pending: set[asyncio.Future[Any]] = set()
 
@@ -49,12 +85,25 @@ async def run_offloaded(size: int, inspect: Callable[[SearchBudgets], _T], secon
 
 def is_large(body: bytes) -> bool:
     """Return True if a body has to be inspected in another process. Commas in texts count as values."""
-    size = len(body)
-    return size > _PROCESS_BYTES or (size > INLINE_BYTES and body.count(b",") > _PROCESS_VALUES)
+    return len(body) > _PROCESS_BYTES or has_many_values(body)
 
 
-def inspect_in_process(guardrails: bytes, hook: Hook, body: bytes) -> Awaitable[Inspection]:
-    return _run(_process_threads, lambda: _processes.inspect(guardrails, hook, body))
+def has_many_values(body: bytes) -> bool:
+    return len(body) > INLINE_BYTES and body.count(b",") > _PROCESS_VALUES
+
+
+async def inspect_in_process(guardrails: bytes, job: Job, body: bytes) -> Inspection:
+    """Inspect a body in another process, and raise what the inspection raises. `guardrails` is a message."""
+    message, masked = await run_in_process(job, guardrails, body)
+    result = _read_result(message)
+    if result.error is not None:
+        raise DuplicateKeyError if result.error == "duplicate_key" else ValueError("invalid JSON")
+    return Inspection(masked, result.hits, blocked_by=result.blocked_by, timed_out=result.timed_out)
+
+
+def run_in_process(job: Job, settings: bytes, body: bytes) -> Awaitable[tuple[bytes, bytes]]:
+    """Run a job on a body in another process; see `BodyProcesses.run`."""
+    return _run(_process_threads, lambda: _processes.run(job, settings, body))
 
 
 def run_in_thread(work: Callable[[], _T]) -> Awaitable[_T]:

@@ -11,6 +11,7 @@ import msgspec
 from penstock.gateway.dialects.base import Dialect, StreamReader, Usage
 from penstock.gateway.guardrails import Inspection
 from penstock.gateway.ledger.entry import Attempt, Entry
+from penstock.gateway.relay.body import Request
 from penstock.gateway.relay.upstream import Target
 from penstock.wire.exchange import Exchange
 
@@ -177,10 +178,10 @@ class Accounting:
         entry.reasoning_tokens += usage.reasoning
         entry.cached_tokens += usage.cached
 
-    def add_estimated_usage(self, request: bytes, output: int) -> None:
-        entry = self.entry
+    def add_estimated_usage(self, request: Request, output: int) -> None:
+        entry, known = self.entry, request.input_tokens
         entry.usage_source = "estimated"
-        entry.input_tokens += self._dialect.input_tokens(request)
+        entry.input_tokens += self._dialect.input_tokens(request.data) if known is None else known
         entry.output_tokens += output
 
     def identify(self, target: Target, upstream_id: str | None, finish: str | None) -> None:
@@ -188,7 +189,7 @@ class Accounting:
         self.entry.upstream_id = upstream_id and target.redact(upstream_id)
         self.entry.finish = finish and target.redact(finish)
 
-    def record_stream(self, target: Target, reader: StreamReader, request: bytes) -> None:
+    def record_stream(self, target: Target, reader: StreamReader, request: Request) -> None:
         self.entry.events = reader.events
         self.identify(target, reader.id, reader.finish)
         if reader.usage is not None:

@@ -5,35 +5,52 @@ All other bytes stay as the caller wrote them: spelling of numbers, order of mem
 
 from __future__ import annotations
 
+import json
+
 import msgspec
 import orjson
 
 from penstock.gateway.dialects.base import Dialect, RequestBody
-from penstock.gateway.json_edits import MAX_BRACKETS, TooComplexError, top_level_spans
+from penstock.gateway.json_edits import MAX_BRACKETS, TooComplexError, set_member, top_level_spans, with_members
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.surrogates import replace_unpaired_surrogates
 
-__all__ = ["Request", "check_complexity", "read_body", "replace_model", "too_complex"]
+__all__ = ["MAX_VALUES", "Request", "check_complexity", "edit_body", "read_body", "replace_model", "too_complex"]
 
 MAX_VALUES = 100_000
 """Values of a body that can be inspected. Parsing and walking them takes 0.3 s in another process."""
 
 
-class Request:
-    """A request body: its bytes, and the members that the gateway reads."""
+class Request(msgspec.Struct):
+    """A request body: its bytes, and what the gateway reads from it."""
 
-    __slots__ = ("data", "members", "model", "model_end", "model_start", "stream")
+    data: bytes
+    model: str
+    model_start: int
+    model_end: int
+    stream: bool
+    output_limit: int
+    """The most output tokens that the request allows."""
+    references: list[tuple[str, str]]
+    """Ids of stored replies, each with the name of its member."""
+    usage_options: bytes | None
+    """The `stream_options`, as JSON, with which the stream reports its usage; None if the caller asked for it."""
+    values: int | None = None
+    input_tokens: int | None = None
+    """The number of commas, which is about that of the values, and the estimated input tokens. Only for large bodies:
+    counting takes too long for the event loop."""
 
-    def __init__(self, data: bytes, members: RequestBody, model: str, span: tuple[int, int]) -> None:
-        self.data = data
-        self.members = members
-        self.model = model
-        self.model_start, self.model_end = span
-        self.stream = members.stream is True
+    @property
+    def is_large(self) -> bool:
+        """True if another process has read the body."""
+        return self.values is not None
 
 
-def read_body(data: bytes, dialect: Dialect) -> Request:
-    """Parse a request body. Raise Refusal for invalid JSON and for bodies that other parsers may read differently."""
+def read_body(data: bytes, dialect: Dialect, default_output: int) -> Request:
+    """Parse a request body. Raise Refusal for invalid JSON and for bodies that other parsers may read differently.
+
+    `default_output` is the number of output tokens of a reply that the request does not limit.
+    """
     try:
         decoded, members = _parse(data, dialect)
         if not data.isascii():
@@ -55,12 +72,31 @@ def read_body(data: bytes, dialect: Dialect) -> Request:
     for name, key in dialect.reference_keys:  # another parser may use the first of two, which would not be checked
         if data.count(key) > 1 and len(_spans(data, name)) > 1:
             raise _invalid(f"The request body has `{name}` more than once.", name)
-    return Request(data, members, model, _model_span(decoded, raw))
+    start, end = _model_span(decoded, raw)
+    stream = members.stream is True
+    return Request(
+        data,
+        model,
+        start,
+        end,
+        stream,
+        dialect.output_limit(members, default_output),
+        dialect.references(members),
+        _usage_options(dialect, members) if stream else None,
+    )
+
+
+def _usage_options(dialect: Dialect, members: RequestBody) -> bytes | None:
+    options = dialect.usage_request(members)
+    return None if options is None else json.dumps(options).encode()  # orjson refuses integers of more than 64 bits
 
 
 def check_complexity(request: Request) -> None:
     """Raise Refusal for a body with more values than can be inspected. Commas in texts count as well."""
-    if len(request.data) > MAX_VALUES and request.data.count(b",") > MAX_VALUES:
+    if len(request.data) <= MAX_VALUES:
+        return
+    values = request.data.count(b",") if request.values is None else request.values
+    if values > MAX_VALUES:
         raise too_complex()
 
 
@@ -99,6 +135,20 @@ def _spans(data: bytes, name: str) -> list[tuple[int, int]]:
         return top_level_spans(data, name, MAX_BRACKETS)
     except TooComplexError:
         raise too_complex() from None
+
+
+def edit_body(
+    request: Request,
+    model: bytes,
+    usage_options: bytes | None,
+    renames: dict[bytes, bytes],
+    defaults: dict[bytes, bytes],
+) -> bytes:
+    """Return the body for an upstream. `model` is a JSON string. Raise TooComplexError."""
+    body = replace_model(request, model)
+    if usage_options is not None:
+        body = set_member(body, "stream_options", usage_options)
+    return with_members(body, renames, defaults) if renames or defaults else body
 
 
 def replace_model(request: Request, upstream: bytes) -> bytes:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 from penstock.gateway.relay.context import WorkerContext
+from penstock.gateway.relay.large_bodies import LARGE_BYTES, join
 from penstock.gateway.relay.replies import too_busy, too_large
 from penstock.gateway.rsgi import HTTPProtocol, Scope
 
@@ -50,17 +51,19 @@ class BodyReader:
 
     def read(self) -> Awaitable[bytes]:
         """Return the body as an awaitable. Call `received` when it is there."""
-        if self._future is None and self._length is not None:
-            self.hold_bytes(self._length)
-            self._future = self._protocol()
-        awaitable: Awaitable[bytes] = self._read_chunks() if self._future is None else self._future
+        length = self._length
+        if self._future is None and length is not None:
+            self.hold_bytes(length)
+            if length <= LARGE_BYTES:
+                self._future = self._protocol()
+        awaitable: Awaitable[bytes] = self._read_pieces() if self._future is None else self._future
         return awaitable
 
     def received(self) -> None:
         self._future = None
 
-    async def _read_chunks(self) -> bytes:
-        """Read a body whose length is not known."""
+    async def _read_pieces(self) -> bytes:
+        """Read a body that is large, or whose length is not known. The server would copy a large one at once."""
         pieces: list[bytes] = []
         size = 0
         body = aiter(self._protocol)
@@ -69,13 +72,18 @@ class BodyReader:
                 self._future = anext(body)
                 pieces.append(await self._future)
                 size += len(pieces[-1])
+                if self._length is not None:
+                    continue
                 self.hold_bytes(len(pieces[-1]))
                 if size > self._context.max_body:
                     raise too_large(self._context.max_body)
+        if self._length is not None and size < self._length:
+            raise CallerGoneError
         # Every body ends with an empty piece. One that breaks off has another empty piece before it.
         if pieces[-2:] == [b"", b""] and self._context.client_sockets.is_closed(self._scope.client):
             raise CallerGoneError
-        return b"".join(pieces)
+        self._future = None
+        return await join(pieces)
 
     def hold_bytes(self, size: int) -> None:
         """Count bytes against the memory of the worker until `release`."""

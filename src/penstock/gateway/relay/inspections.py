@@ -8,13 +8,16 @@ from penstock.gateway.dialects.base import Dialect
 from penstock.gateway.guardrails import DuplicateKeyError, Guards
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.accounting import Accounting
-from penstock.gateway.relay.body import Request, check_complexity, read_body
+from penstock.gateway.relay.body import Request, check_complexity
+from penstock.gateway.relay.large_bodies import read_request_body
 from penstock.gateway.relay.replies import blocked
 
 __all__ = ["inspect_input", "inspect_output", "inspect_refusal"]
 
 
-async def inspect_input(guards: Guards, request: Request, dialect: Dialect, accounting: Accounting) -> Request:
+async def inspect_input(
+    guards: Guards, request: Request, dialect: Dialect, default_output: int, accounting: Accounting
+) -> Request:
     """Return the request with masks applied. Raise Refusal if it is blocked."""
     accounting.enter("guardrail_in")
     check_complexity(request)
@@ -27,7 +30,8 @@ async def inspect_input(guards: Guards, request: Request, dialect: Dialect, acco
     accounting.record_inspection(inspection)
     if inspection.blocked_by is not None:
         raise blocked("request", inspection.blocked_by, timed_out=inspection.timed_out)
-    return request if inspection.body is request.data else read_body(inspection.body, dialect)
+    unchanged = inspection.body is request.data
+    return request if unchanged else await read_request_body(inspection.body, dialect, default_output)
 
 
 async def inspect_output(guards: Guards, body: bytes, accounting: Accounting) -> bytes:

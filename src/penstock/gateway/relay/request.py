@@ -21,16 +21,16 @@ import orjson
 from penstock.gateway.auth import authenticate, authorize, client_ip, recorded_model_name
 from penstock.gateway.dialects.base import Dialect, Reply, StreamReader
 from penstock.gateway.guardrails import Guards, StreamBlocked
-from penstock.gateway.guardrails.offload import run_in_thread
-from penstock.gateway.json_edits import TooComplexError, set_member
+from penstock.gateway.json_edits import TooComplexError
 from penstock.gateway.operator_log import log_operator_message
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.accounting import Accounting, AttemptKind
-from penstock.gateway.relay.body import Request, read_body, replace_model, too_complex
+from penstock.gateway.relay.body import Request, edit_body, too_complex
 from penstock.gateway.relay.body_reader import BodyReader, CallerGoneError
 from penstock.gateway.relay.compiled_snapshot import CompiledSnapshot
 from penstock.gateway.relay.context import WorkerContext
 from penstock.gateway.relay.inspections import inspect_input, inspect_output, inspect_refusal
+from penstock.gateway.relay.large_bodies import large_message, read_request_body
 from penstock.gateway.relay.model_names import restore_model
 from penstock.gateway.relay.quota import Quota
 from penstock.gateway.relay.replies import (
@@ -63,8 +63,6 @@ from penstock.wire.exchange import WireError
 
 __all__ = ["CallerGoneError", "GatewayRequest"]
 
-LARGE_BODY_BYTES = 1 << 20
-"""A larger body is parsed in a thread: 64 MiB take 0.2 s, in several steps between which the event loop runs."""
 LARGE_REPLY_BYTES = 1 << 18
 """A larger reply is sent in pieces, because the server would hold what the caller does not read, without a time limit."""
 _INCOMPLETE = "The stream ended before it was complete."
@@ -159,7 +157,7 @@ class GatewayRequest:
             await self._enter(key)
         await self._read()
         targets = self._authorize(key)
-        if references := self.dialect.references(self._request.members):
+        if references := self._request.references:
             targets = await self._check_references(key, targets, references)
         self._estimate_tokens()
         limited = self._quota.applies(key, self._compiled.snapshot, self._model)
@@ -167,7 +165,8 @@ class GatewayRequest:
         if guards is not None and guards.has_input:
             if limited:
                 await self._check_tokens(key)
-            self._request = await inspect_input(guards, self._request, self.dialect, self.accounting)
+            default_output = self._context.default_output
+            self._request = await inspect_input(guards, self._request, self.dialect, default_output, self.accounting)
         self.accounting.enter("quota")
         if limited:
             await self._reserve(key)
@@ -209,10 +208,7 @@ class GatewayRequest:
         self._body.received()
         self.accounting.entry.bytes_in = len(data)
         self.accounting.enter("auth")
-        if len(data) <= LARGE_BODY_BYTES:
-            self._request = read_body(data, self.dialect)
-        else:
-            self._request = await run_in_thread(lambda: read_body(data, self.dialect))
+        self._request = await read_request_body(data, self.dialect, self._context.default_output)
 
     # -- authorize ----------------------------------------------------------------------------------------------------
 
@@ -245,7 +241,7 @@ class GatewayRequest:
     def _estimate_tokens(self) -> None:
         request = self._request
         self._input_tokens = estimate_tokens(len(request.data))
-        self._reserved_output = self.dialect.output_limit(request.members, self._context.default_output)
+        self._reserved_output = request.output_limit
         self._quota.tokens = self._input_tokens + self._reserved_output
 
     async def _check_tokens(self, key: CallerKey) -> None:
@@ -305,12 +301,10 @@ class GatewayRequest:
                 return UpstreamFailure("over_limit", None, refusal, retryable=True)
             self._raise_if_ended()  # the caller may have left while the limiter was asked
         accounting.entry.upstream_model, accounting.entry.provider = direct.upstream, direct.provider
+        message = await self._large_message(target) if self._request.is_large else self._message(target)
         accounting.enter("upstream")
         record = accounting.begin_attempt(target, kind)
-        try:
-            attempt = self._attempt = self._start_attempt(target)
-        except TooComplexError:
-            raise too_complex() from None
+        attempt = self._attempt = self._start_attempt(target, message)
         await attempt.run()
         accounting.end_attempt(record, attempt.exchange, attempt.guard_s)
         reader = attempt.reader
@@ -320,21 +314,37 @@ class GatewayRequest:
             await self._quota.settle_target(accounting.tokens)
         return failure
 
-    def _start_attempt(self, target: Target) -> UpstreamAttempt:
+    def _message(self, target: Target) -> bytes:
+        request = self._request
+        try:
+            options = self._usage_options(target)
+            body = edit_body(request, target.upstream_json, options, target.renames, target.defaults)
+        except TooComplexError:
+            raise too_complex() from None
+        return target.head(len(body), self.request_id) + body
+
+    async def _large_message(self, target: Target) -> bytes:
+        try:
+            message = await large_message(self._request, target, self._usage_options(target), self.request_id)
+        except TooComplexError:
+            raise too_complex() from None
+        self._raise_if_ended()
+        return message
+
+    def _usage_options(self, target: Target) -> bytes | None:
+        """Return the `stream_options` to set, so that the stream reports its usage."""
+        options = self._request.usage_options
+        return None if options is None or target.sets("stream_options") else options
+
+    def _start_attempt(self, target: Target, message: bytes) -> UpstreamAttempt:
         request, model, dialect = self._request, self._model, self.dialect
-        body = replace_model(request, target.upstream_json)
-        usage_request = None
-        if request.stream and not target.sets("stream_options"):
-            usage_request = dialect.usage_request(request.members)
-            if usage_request is not None:
-                body = set_member(body, "stream_options", orjson.dumps(usage_request))
-        message = target.message(body, self.request_id)
+        strips_usage = self._usage_options(target) is not None
         timeouts = self._compiled.timeouts(target, model, request.stream)
         attempt = UpstreamAttempt(self._context.loop, self, target, message, timeouts)
         alias = model.name if dialect.restores_model else None
         guards = self._guards
-        if guards is not None or alias is not None or usage_request is not None:
-            attempt.prepare(guards, alias, strips_usage=usage_request is not None)
+        if guards is not None or alias is not None or strips_usage:
+            attempt.prepare(guards, alias, strips_usage=strips_usage)
         return attempt
 
     async def _sleep(self, seconds: float) -> None:
@@ -359,7 +369,7 @@ class GatewayRequest:
         exchange, accounting, target, guards = attempt.exchange, self.accounting, attempt.target, self._guards
         if exchange.error is not None or not 200 <= exchange.status < 300:
             if self._may_be_billed(attempt):
-                accounting.add_estimated_usage(self._request.data, self._reserved_output)
+                accounting.add_estimated_usage(self._request, self._reserved_output)
             self._raise_if_ended()
             self._pass_upstream_id(attempt)
             return failure_of(exchange, attempt.headers, target, attempt.elapsed_ms)
@@ -367,7 +377,7 @@ class GatewayRequest:
             body = plain_body(exchange, attempt.headers)
             reply = self.dialect.read_reply(body)
         except ValueError:
-            accounting.add_estimated_usage(self._request.data, self._reserved_output)
+            accounting.add_estimated_usage(self._request, self._reserved_output)
             return undecodable()
         reply_id = reply.name
         accounting.identify(target, reply_id, reply.finish)
@@ -407,9 +417,9 @@ class GatewayRequest:
         if usage is not None:
             self.accounting.add_usage(usage)
         elif reply.unfinished:  # a background response: its usage will never be seen here
-            self.accounting.add_estimated_usage(self._request.data, self._reserved_output)
+            self.accounting.add_estimated_usage(self._request, self._reserved_output)
         else:
-            self.accounting.add_estimated_usage(self._request.data, self.dialect.output_tokens(body))
+            self.accounting.add_estimated_usage(self._request, self.dialect.output_tokens(body))
 
     def _record_served(self, attempt: UpstreamAttempt, *, succeeded: bool) -> None:
         """Record the status; only a successful reply clears the cooldown."""
@@ -511,7 +521,7 @@ class GatewayRequest:
         self._send_error_event(attempt, reader, kind)
 
     def _record_stream(self, attempt: UpstreamAttempt, reader: StreamReader) -> None:
-        self.accounting.record_stream(attempt.target, reader, self._request.data)
+        self.accounting.record_stream(attempt.target, reader, self._request)
         if attempt.guard is not None:
             self.accounting.entry.guardrails += attempt.guard.hits
 

@@ -13,7 +13,6 @@ import orjson
 
 from penstock import __version__
 from penstock.gateway.dialects.base import Dialect
-from penstock.gateway.json_edits import with_members
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.hosts import Host, Hosts
 from penstock.gateway.resources.snapshot import Model, ProviderKey
@@ -103,7 +102,7 @@ def base_of(key: ProviderKey, provider: str) -> Base | None:
 class Target:
     """A direct model on one route: its host and its request head."""
 
-    __slots__ = ("_defaults", "_head", "_renames", "_secrets", "host", "key", "model", "upstream_json")
+    __slots__ = ("_head", "_secrets", "defaults", "host", "key", "model", "renames", "upstream_json")
 
     def __init__(self, model: Model, key: ProviderKey, dialect: Dialect, hosts: Hosts) -> None:
         base = base_of(key, model.provider)
@@ -140,12 +139,13 @@ class Target:
         # Any header or query parameter may hold a credential. Short values are none, and would match ordinary text.
         values = [key.secret.reveal(), *(value for _, value in [*headers, *parse_qsl(base.query)])]
         self._secrets = [value for value in values if len(value) >= _MIN_SECRET_CHARS]
-        self._renames = {old.encode(): new.encode() for old, new in key.param_renames.items()}
-        self._defaults = {name.encode(): orjson.dumps(value) for name, value in key.default_body_fields.items()}
+        self.renames = {old.encode(): new.encode() for old, new in key.param_renames.items()}
+        self.defaults = {name.encode(): orjson.dumps(value) for name, value in key.default_body_fields.items()}
+        """Changes of the members of a body: new names by old ones, and values of missing ones."""
 
     def sets(self, member: str) -> bool:
         """Return whether the provider key sets a member of the body by default."""
-        return member.encode() in self._defaults
+        return member.encode() in self.defaults
 
     def redact(self, text: str) -> str:
         """Return a text of the upstream without the credentials that it was sent."""
@@ -164,14 +164,12 @@ class Target:
         is_secret = any(secret.startswith(head) and secret.endswith(tail) for secret in self._secrets)
         return REDACTED if is_secret else match[0]
 
-    def message(self, body: bytes, request_id: str) -> bytes:
-        if self._renames or self._defaults:
-            body = with_members(body, self._renames, self._defaults)
-        return b"%bX-Penstock-Request-Id: %b\r\nContent-Length: %d\r\n\r\n%b" % (
+    def head(self, length: int, request_id: str) -> bytes:
+        """Return the head of a message with a body of that length."""
+        return b"%bX-Penstock-Request-Id: %b\r\nContent-Length: %d\r\n\r\n" % (
             self._head,
             request_id.encode(),
-            len(body),
-            body,
+            length,
         )
 
 
