@@ -311,7 +311,6 @@ def test_worker_without_a_slot_waits_until_the_ramp_gives_it_one(workers: int, r
     assert [number for number, _, _ in sent] == list(range(20))
 
 
-
 def test_ramp_adds_slots_at_their_times():
     made = scheduler(1000, slots=LinearRamp(1, 5, 4e-6))
     assert len(sends(made, 1000)) == 1
