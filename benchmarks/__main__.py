@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from benchmarks import (
     accuracy,
+    cluster,
     compare,
     dashboard,
     gateway,
@@ -44,6 +45,7 @@ def main() -> int:
             run_memory.main,
             replay.main,
             scaling.main,
+            cluster.main,
             trace.main,
             report.main,
             scrape.main,
