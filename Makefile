@@ -64,13 +64,16 @@ docs: $(DEV)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "The site is in build/site."
 
-# Build the wheel and the source distribution, and run the wheel from a virtual environment that has nothing else.
+# Build the wheel and the source distribution, and run both from a virtual environment that has nothing else.
 package: $(DEV)
 	rm -rf dist build/clean
 	$(BIN)/python -m hatchling build
 	$(PYTHON) -m venv build/clean
 	build/clean/bin/pip install --quiet --disable-pip-version-check dist/*.whl
 	cd build && clean/bin/aiperf profile -m m --tokenizer builtin --url mock:// --request-count 5 --artifact-dir clean/run
+	build/clean/bin/pip uninstall --quiet --yes penstock
+	build/clean/bin/pip install --quiet --disable-pip-version-check dist/*.tar.gz
+	cd build && clean/bin/penstock report clean/run
 
 bench: $(DEV)
 	$(BIN)/python -m benchmarks

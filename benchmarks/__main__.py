@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from benchmarks import (
     accuracy,
+    cluster,
     compare,
     dashboard,
     gateway,
@@ -45,6 +46,7 @@ def main() -> int:
             run_memory.main,
             replay.main,
             scaling.main,
+            cluster.main,
             trace.main,
             report.main,
             scrape.main,

@@ -23,18 +23,13 @@ import threading
 import time
 from pathlib import Path
 
+from benchmarks.cpu_time import cpu_s
 from benchmarks.far_end import far_end, line, profile_command
 
 _RATE = 10_000
 _SETTLE_S, _MEASURED_S = 1.0, 5.0
 _TURNS = 2
 _LIMIT = 0.05
-
-
-def _cpu_s(pid: int) -> float:
-    """Return the CPU time that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _children(pid: int) -> dict[int, str]:
@@ -94,11 +89,11 @@ def measure(url: str, ui: str) -> tuple[float, float, float]:
             dashboards = [pid for pid, text in _children(process.pid).items() if "cli.dashboard" in text]
             if (ui == "dashboard") != bool(dashboards):
                 raise SystemExit(f"--ui {ui} has started {len(dashboards)} dashboards")
-            before = [_cpu_s(pid) for pid in (process.pid, *dashboards)]
+            before = [cpu_s(pid) for pid in (process.pid, *dashboards)]
             began = time.monotonic()
             time.sleep(_MEASURED_S)
             seconds = time.monotonic() - began
-            used = [_cpu_s(pid) - then for pid, then in zip((process.pid, *dashboards), before, strict=True)]
+            used = [cpu_s(pid) - then for pid, then in zip((process.pid, *dashboards), before, strict=True)]
             rates = re.findall(rb"([0-9.]+) requests/s", terminal.output)
         finally:
             process.kill()

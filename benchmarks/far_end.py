@@ -25,6 +25,7 @@ class FarEnd:
 
     def __init__(self, port: int, process: subprocess.Popen[str]) -> None:
         self.url = f"http://127.0.0.1:{port}"
+        self.pid = process.pid
         self._process = process
 
     def stop_and_read_stats(self) -> dict[str, Any]:

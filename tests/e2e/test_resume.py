@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.resume import resume
+from penstock.cli.resume import results_url, resume
 from penstock.errors import UserError
 from penstock.records.log import RunLog
 from penstock.records.record import Record
 from penstock.settings.flag_values import ParsedArguments
+from penstock.settings.schema import OutputSettings
 from support.programs import Program, wait_for
 
 CONVERSATIONS, TURNS = 120, 3
@@ -39,7 +40,8 @@ def test_killed_run_goes_on_where_its_log_ends(mock, program: Program) -> None:
     server = mock(ttft=10, tokens=2)
     flags = ["--input-file", conversations(program.folder), "--custom-dataset-type", "multi_turn"]
     flags += ["--concurrency", 6, "--conversation-num", CONVERSATIONS, "--use-server-token-count", "--workers-max", 2]
-    running = program.begin(server.url, *flags, texts=None)
+    copy = program.folder / "copy"
+    running = program.begin(server.url, *flags, "--results-url", f"file://{copy}", texts=None)
     logs = [running.folder / "log" / f"worker-{worker}.log" for worker in range(2)]
     wait_for(lambda: all(log.exists() and log.stat().st_size for log in logs), what="records of both workers")
     os.killpg(os.getpgid(running.process.pid), signal.SIGKILL)
@@ -58,6 +60,7 @@ def test_killed_run_goes_on_where_its_log_ends(mock, program: Program) -> None:
     assert len({record.request_id for record in every}) == len(every) == len(before) + sum(again.values())
 
     summary = done.summary
+    assert json.loads((copy / "profile_export_aiperf.json").read_text()) == summary
     (gap,) = summary["gaps"]
     restarted = len(range(max(record.number for record in before) + 1)) - len(complete)
     assert gap["restarted_conversations"] == restarted
@@ -98,3 +101,15 @@ def test_folder_without_a_run_cannot_be_resumed(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="There is no folder"):
         resume(ParsedArguments({"resume": str(tmp_path / "none")}, {}))
     assert not (tmp_path / "none").exists()
+    with pytest.raises(
+        UserError, match=r"^--resume s3://b/run is a URL; copy the run to a folder of this machine, and name"
+    ):
+        resume(ParsedArguments({"resume": "s3://b/run"}, {}))
+
+
+def test_secret_of_the_results_url_has_to_be_given_again() -> None:
+    logged = OutputSettings(folder="run", remote="s3://<redacted>@bucket/run")
+    with pytest.raises(UserError, match=r"whose secret its log does not contain; give it again with --results-url\.$"):
+        results_url(ParsedArguments({}, {}), logged, "run")
+    given = ParsedArguments({"output.remote": "s3://key:secret@bucket/run"}, {})
+    assert results_url(given, logged, "run") == "s3://key:secret@bucket/run"

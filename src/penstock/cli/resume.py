@@ -7,15 +7,23 @@ import os
 from msgspec.structs import replace
 
 from penstock.cli.open_run import is_experiment, open_run
-from penstock.cli.run import TerminalObserver, explain_early_interrupt, open_folder, report_run
+from penstock.cli.run import (
+    TerminalObserver,
+    check_remote,
+    copy_results,
+    explain_early_interrupt,
+    open_folder,
+    report_run,
+)
 from penstock.errors import UserError
 from penstock.runs.execute import execute_phases
 from penstock.runs.resume import check_resumable, find_resume_point, open_resumed_run, resumed_settings
+from penstock.secrets import REDACTED, redact_url
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.resolve import resolve
-from penstock.settings.schema import EndpointSettings
+from penstock.settings.schema import EndpointSettings, OutputSettings
 
-__all__ = ["resume"]
+__all__ = ["results_url", "resume"]
 
 _CREDENTIALS = (
     "endpoint.api_key",
@@ -25,15 +33,19 @@ _CREDENTIALS = (
     "endpoint.proxy",
 )
 _OUTPUT = {"output.quiet": "quiet", "output.ui": "ui", "output.verbose": "verbose"}
-_ACCEPTED = {"resume", "endpoint.urls", *_CREDENTIALS, *_OUTPUT}
+_ACCEPTED = {"resume", "endpoint.urls", "cluster", "output.remote", *_CREDENTIALS, *_OUTPUT}
 
 
 def resume(parsed: ParsedArguments) -> int:
+    if "://" in parsed.values["resume"]:
+        raise UserError(
+            f"--resume {redact_url(parsed.values['resume'])} is a URL; copy the run to a folder of this machine, and name that."
+        )
     folder = os.path.normpath(parsed.values["resume"])
     if other := [target for target in parsed.values if target not in _ACCEPTED]:
         raise UserError(
             f"--resume takes the load from the run in {folder}; leave out {parsed.spellings[other[0]]}. Only --url, "
-            "credentials and --quiet, --ui and --verbose can be given with it."
+            "credentials, --cluster, --results-url and --quiet, --ui and --verbose can be given with it."
         )
     if not os.path.isdir(folder):
         raise UserError(f"There is no folder {folder}, so there is nothing to resume.")
@@ -51,11 +63,27 @@ def resume(parsed: ParsedArguments) -> int:
         finally:
             log.close()
         output = {field: parsed.values[target] for target, field in _OUTPUT.items() if target in parsed.values}
-        settings = replace(settings, output=replace(settings.output, **output))
+        output["remote"] = results_url(parsed, settings.output, folder)
+        cluster = parsed.values.get("cluster", settings.cluster)
+        settings = replace(settings, cluster=cluster, output=replace(settings.output, **output))
+        check_remote(settings)
         observer = TerminalObserver(settings, run_folder)
         with explain_early_interrupt(run_folder):
             done = execute_phases(open_resumed_run(settings, run_folder, observer, point), run_folder, point.position)
-        return report_run(done)
+        status = report_run(done)
+        copy_results(settings)
+        return status
+
+
+def results_url(parsed: ParsedArguments, logged: OutputSettings, folder: str) -> str | None:
+    """Return the URL to which the results are copied. Raise UserError if the log does not contain it in full."""
+    url: str | None = parsed.values.get("output.remote", logged.remote)
+    if url is not None and REDACTED in url:
+        raise UserError(
+            f"The run in {folder} copies its results to {url}, whose secret its log does not contain; give it again with "
+            "--results-url."
+        )
+    return url
 
 
 def _given(parsed: ParsedArguments, endpoint_type: str) -> EndpointSettings:

@@ -9,6 +9,8 @@ trip, and start times are given in the clock of the node.
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import glob
 import os
 import queue
 import shutil
@@ -19,7 +21,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from time import monotonic_ns
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import msgspec
 
@@ -34,6 +36,8 @@ from penstock.workers.messages import Close, Command, Event, LoadData, PhaseDone
 
 __all__ = ["Cluster", "NodeAgent", "RayWorkers", "connect"]
 
+_PREFIX = "penstock-node-"
+_LOCK = "lock"
 _BLOCK_BYTES = 32 << 20
 _TAIL_BYTES = 8 << 20
 """Size of the parts in which files travel, to a node and back."""
@@ -61,7 +65,7 @@ class NodeAgent:
     """The actor of a node. Its methods are called by `RayWorkers`; a thread of its own drives the worker processes."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.mkdtemp(prefix="penstock-node-")
+        self._folder, self._lock = _make_folder()
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._outgoing: queue.SimpleQueue[tuple[int, Event] | Tail] = queue.SimpleQueue()
         self._sent: dict[str, int] = {}
@@ -115,6 +119,7 @@ class NodeAgent:
         if self._closing and self._thread is not None:
             self._thread.join(_END_TIMEOUT_S)
         shutil.rmtree(self._folder, ignore_errors=True)
+        self._lock.close()
 
     def _drive(self, backend: SpawnedWorkers) -> None:
         next_tail = time.monotonic() + _TAIL_S
@@ -159,6 +164,19 @@ class NodeAgent:
                     self._sent[name] = file.tell()
 
 
+def _make_folder() -> tuple[str, IO[bytes]]:
+    """Make a folder of this node for a run, and lock it. Remove those of runs that were killed, whose locks nobody holds."""
+    for path in glob.glob(os.path.join(tempfile.gettempdir(), f"{_PREFIX}*", _LOCK)):
+        with contextlib.suppress(OSError), open(path, "rb") as old:
+            fcntl.flock(old, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(os.path.dirname(path), ignore_errors=True)
+    folder = tempfile.mkdtemp(prefix=_PREFIX)
+    lock = open(os.path.join(folder, _LOCK + ".new"), "wb")  # noqa: SIM115 - it is open until the actor ends
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    os.rename(lock.name, os.path.join(folder, _LOCK))  # another actor sees it only when it is locked
+    return folder, lock
+
+
 def _is_of_worker(name: str) -> bool:
     """True for a file that a worker of the node writes: its log, the bodies that it builds, and the replies that it keeps."""
     stem, _, end = name.partition(".")[0].rpartition("-")
@@ -186,6 +204,8 @@ class Cluster(NamedTuple):
 def connect(address: str) -> Cluster:
     """Connect to a Ray cluster; raise UserError if there is none."""
     require_extra("ray", "--cluster", "ray")
+    if address.startswith("ray://"):
+        require_extra("ray", "--cluster ray://", "grpc")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import logging
 
@@ -272,7 +292,7 @@ class RayWorkers:
         self._describe()
         self._files = self._ship("", self._log, self._job.files)
         for node in self._nodes:
-            node.offset, node.error = _measure_clock(node.agent)
+            node.offset, node.error = self._measure_clock(node)
             job = self._job._replace(log=node.folder, files=self._files[node.node.id])
             epoch = self._epoch + node.offset
             node.agent.start.remote(job, self._secrets, epoch, node.numbers, self.workers, self._open_files)
@@ -306,6 +326,7 @@ class RayWorkers:
                     f"Node {node.node.name} did not start a process within {_START_TIMEOUT_S:g} s."
                 ) from None
             except ray.exceptions.RayError as error:
+                self._check_alive(node)
                 lines = str(error).strip().splitlines()
                 raise UserError(
                     f"Node {node.node.name} cannot run Penstock; install penstock {__version__} there, too. Ray says: "
@@ -315,6 +336,23 @@ class RayWorkers:
                 raise UserError(
                     f"Node {node.node.name} has Penstock {version}, but this is {__version__}; install the same version."
                 )
+
+    @staticmethod
+    def _check_alive(node: _Node) -> None:
+        """Raise UserError if Ray has lost a node before the run began."""
+        import ray
+
+        if not any(each["NodeID"] == node.node.id and each["Alive"] for each in ray.nodes()):  # type: ignore[no-untyped-call]
+            raise UserError(f"Node {node.node.name} was lost before the first request; start the run again.")
+
+    def _measure_clock(self, node: _Node) -> tuple[int, int]:
+        import ray
+
+        try:
+            return _measure_clock(node.agent)
+        except ray.exceptions.RayError:
+            self._check_alive(node)
+            raise
 
     def _ship(self, name: str, folder: str, files: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """Copy the payload store in `folder` to the folder `name` of each node, and the user's files that it refers to.
