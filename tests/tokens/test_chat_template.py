@@ -9,7 +9,7 @@ import pytest
 
 from penstock.datasets.load import load
 from penstock.errors import UserError
-from penstock.settings.schema import ConversationSettings, InputSettings
+from penstock.settings.schema import ConversationSettings, InputSettings, TokenizerSettings
 from penstock.tokens.chat_template import ChatTokenizer, with_chat_template
 from penstock.tokens.huggingface import read_tokenizer_json
 from penstock.tokens.lazy_tokenizer import LazyTokenizer
@@ -50,7 +50,9 @@ def test_template_of_qwen_adds_eight_tokens_to_a_message(qwen: ChatTokenizer) ->
 
 
 def test_qwen_2_5_adds_its_system_prompt() -> None:
-    tokenizer = LazyTokenizer("Qwen/Qwen2.5-7B-Instruct", "m", "main", chat_template=True).get_chat()
+    tokenizer = LazyTokenizer(
+        TokenizerSettings(name="Qwen/Qwen2.5-7B-Instruct", apply_chat_template=True), "m"
+    ).get_chat()
     assert "You are Qwen" in tokenizer.render([USER])
     assert "You are Qwen" not in tokenizer.render([{"role": "system", "content": "Be brief."}, USER])
 

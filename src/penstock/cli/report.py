@@ -72,10 +72,7 @@ def run(parsed: ParsedArguments) -> int:
         _check_not_worse(log, output)
     incomplete = why_incomplete(log)
     settings = header.settings
-    name = values.get("tokenizer") or settings.tokenizer.name
-    tokenizer = LazyTokenizer(
-        name, settings.models[0], settings.tokenizer.revision, chat_template=settings.tokenizer.apply_chat_template
-    )
+    tokenizer = LazyTokenizer(settings.tokenizer, settings.models[0], values.get("tokenizer"))
     return report(
         os.path.dirname(log.folder),
         tokenizer=tokenizer,

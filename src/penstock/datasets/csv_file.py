@@ -152,7 +152,7 @@ class _Lines:
 
 
 def _tokens(name: str, text: str) -> int:
-    """Return a number of tokens. Files that pandas or a spreadsheet has rewritten may have `12.0` for 12."""
+    """Return a number of tokens. Files that another program has rewritten may have `12.0` for 12."""
     try:
         value = float(text)
     except ValueError:

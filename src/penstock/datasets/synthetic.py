@@ -307,8 +307,8 @@ class _Writer:
 
 
 def _draw_different(earlier: set[str], draw: Callable[[Random], str], rng: Random, words: int) -> str:
-    """Draw a text, and draw again up to 8 times if an earlier text has the same first `words`. There are only few texts of one
-    token, so they may repeat."""
+    """Draw a text, up to 8 times as long as an earlier text has the same first `words`. Texts of one token are few, so the last
+    draw may repeat one."""
     for _ in range(_REDRAWS):
         text = draw(rng)
         begin = " ".join(text.split(" ", words)[:words])

@@ -1,7 +1,7 @@
 """Changes of a trace before its prompts are written: speed, lengths, and the number of prefix trees.
 
-The shared part of a prompt are its leading blocks that other prompts have, too; the unique part is the rest. Copies of a block
-get ids that depend only on the block, its position and the tree, so that prompts still share them.
+The shared part of a prompt consists of its leading blocks that other prompts have, too; the unique part is the rest. Copies of
+a block get ids that depend only on the block, its position and the tree, so that prompts still share them.
 """
 
 from __future__ import annotations

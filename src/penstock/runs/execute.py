@@ -240,12 +240,7 @@ def open_run(
         targets = resolve_targets(settings, endpoint, raise_limit=not spawn)
         for point in points:
             check_file_limit(point, raise_limit=not spawn)
-        tokenizer = LazyTokenizer(
-            settings.tokenizer.name,
-            settings.models[0],
-            settings.tokenizer.revision,
-            chat_template=settings.tokenizer.apply_chat_template,
-        )
+        tokenizer = LazyTokenizer(settings.tokenizer, settings.models[0])
         if not settings.endpoint.server_token_count:
             tokenizer.check()
         dataset = datasets.load(

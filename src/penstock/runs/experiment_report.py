@@ -115,15 +115,9 @@ def report_points(
             opened.close()
             continue
         settings = decode_header(logged.header).settings
-        name = tokenizer or settings.tokenizer.name
         report = summarise(
             folder,
-            tokenizer=LazyTokenizer(
-                name,
-                settings.models[0],
-                settings.tokenizer.revision,
-                chat_template=settings.tokenizer.apply_chat_template,
-            ),
+            tokenizer=LazyTokenizer(settings.tokenizer, settings.models[0], tokenizer),
             incomplete=why_incomplete(opened),
             progress=progress,
             show_http=show_http,

@@ -286,12 +286,7 @@ def _open(
     synthetic = header.dataset == "synthetic"
     name = "synthetic" if synthetic else os.path.basename(settings.input.file or header.dataset)
     dataset = Dataset(name, (), turns, synthetic, None if synthetic else header.dataset)
-    tokenizer = LazyTokenizer(
-        settings.tokenizer.name,
-        settings.models[0],
-        settings.tokenizer.revision,
-        chat_template=settings.tokenizer.apply_chat_template,
-    )
+    tokenizer = LazyTokenizer(settings.tokenizer, settings.models[0])
     observer.prepared(settings, endpoint, dataset, tokenizer, prepared)
     return start_run(
         settings, folder, observer, dataset, tokenizer, prepared, resume=point.logged, cluster=connect_cluster(settings)

@@ -62,12 +62,7 @@ def summarise(
     if html is not None:
         settings = header.settings = replace(settings, output=replace(settings.output, html=html))
     endpoint = endpoint_named(settings.endpoint.type)
-    counter = tokenizer or LazyTokenizer(
-        settings.tokenizer.name,
-        settings.models[0],
-        settings.tokenizer.revision,
-        chat_template=settings.tokenizer.apply_chat_template,
-    )
+    counter = tokenizer or LazyTokenizer(settings.tokenizer, settings.models[0])
     if interrupted:
         incomplete = incomplete or "The run was interrupted before its end."
     if input_error is not None:

@@ -28,8 +28,8 @@ class Concept(NamedTuple):
     header: str
     unit: str
     names: tuple[str, ...] = ()
-    """Names in vLLM, SGLang, TensorRT-LLM and TGI. Only the first that a page has is read: a page can have an old and a new
-    name for the same quantity."""
+    """Names in vLLM, SGLang, TensorRT-LLM and TGI. Only the first that a page has is read: a page can have two names for
+    the same quantity."""
     mean: bool = False
     """Several series, such as those of several engines, are averaged instead of added."""
     counter: bool = False

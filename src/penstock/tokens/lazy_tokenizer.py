@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.tokens.tokenizer import Tokenizer
 
@@ -12,11 +12,22 @@ if TYPE_CHECKING:
 __all__ = ["LazyTokenizer"]
 
 
+class Choice(Protocol):
+    """The part of the settings of a run that chooses its tokenizer."""
+
+    @property
+    def name(self) -> str | None: ...
+    @property
+    def revision(self) -> str: ...
+    @property
+    def apply_chat_template(self) -> bool: ...
+
+
 class LazyTokenizer:
-    def __init__(self, name: str | None, model: str, revision: str, *, chat_template: bool = False) -> None:
-        """With `chat_template`, the tokenizer is a `ChatTokenizer`."""
-        self._arguments = (name, model, revision)
-        self._chat_template = chat_template
+    def __init__(self, choice: Choice, model: str, name: str | None = None) -> None:
+        """`name` replaces the name in `choice`. With a chat template, the tokenizer is a `ChatTokenizer`."""
+        self._arguments = (name or choice.name, model, choice.revision)
+        self._chat_template = choice.apply_chat_template
         self._loaded: Any = None
         self.announced = False
         """True once the note has been shown to the user."""

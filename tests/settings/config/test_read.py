@@ -135,11 +135,11 @@ EQUIVALENT = {
         "benchmark: {model: m, phases: [{name: warmup, type: concurrency, requests: 3}, {name: main, concurrency: 2}]}",
         "-m m --warmup-request-count 3 --concurrency 2",
     ),
-    "warm-up by kind": (
+    "warmup by kind": (
         "benchmark: {model: m, phases: [{name: x, kind: warmup, excludeFromResults: true, requests: 3}]}",
         "-m m --warmup-request-count 3",
     ),
-    "warm-up": (
+    "warmup": (
         "benchmark: {model: m, warmup: {type: poisson, requests: 3}, profiling: {type: poisson, rate: 2}}",
         "-m m --warmup-request-count 3 --request-rate 2",
     ),
@@ -275,9 +275,9 @@ ERRORS = {
         "benchmark: {phases: [{kind: warm, requests: 1}]}",
         "1 benchmark.phases[0].kind must be warmup or profiling, not 'warm' (did you mean warmup?).",
     ),
-    "included warm-up": (
+    "included warmup": (
         under("warmup", "{requests: 1, excludeFromResults: false}"),
-        "3 benchmark.warmup.excludeFromResults must be true, not 'false': the results exclude the warm-up.",
+        "3 benchmark.warmup.excludeFromResults must be true, not 'false': the results exclude the warmup.",
     ),
     "excluded profiling": (
         under("profiling", "{exclude_from_results: true}"),

@@ -30,7 +30,7 @@ from penstock.settings.schema import RAW
 __all__ = ["ConfigReader", "read_config"]
 
 _CLOSED_LOOP = "concurrency_burst"
-"""The arrival pattern of a warm-up without a rate."""
+"""The arrival pattern of a warmup without a rate."""
 _TEMPLATE_FIELDS = {"body": "payload_template", "response_field": "response_field"}
 
 
@@ -128,7 +128,7 @@ class ConfigReader(Reader):
     # phases
 
     def read_phases(self, node: Node, _row: Special) -> None:
-        """Read one phase, or a list of them: the profiling phase first, because the warm-up can refer to it."""
+        """Read one phase, or a list of them: the profiling phase first, because the warmup can refer to it."""
         phases = node.children if node.kind == "seq" else (node,)
         warmups = [phase for phase in phases if _is_warmup(phase)]
         others = [phase for phase in phases if phase not in warmups]
@@ -137,7 +137,7 @@ class ConfigReader(Reader):
         for phase in warmups[:1]:
             self.section(phase, WARMUP)
         for phase in (*others[1:], *warmups[1:]):
-            kind = "warm-up" if phase in warmups else "profiling"
+            kind = "warmup" if phase in warmups else "profiling"
             self._error(phase, f"is a second {kind} phase; this version of Penstock runs one of each.")
 
     def read_phase_kind(self, node: Node, _row: Special) -> None:
@@ -145,7 +145,7 @@ class ConfigReader(Reader):
 
     def read_excluded(self, node: Node, _row: Special) -> None:
         if parse_bool(node.text) is not True:
-            self._error(node, f"must be true, not {describe(node)}: the results exclude the warm-up.")
+            self._error(node, f"must be true, not {describe(node)}: the results exclude the warmup.")
 
     def read_included(self, node: Node, _row: Special) -> None:
         if parse_bool(node.text) is not False:
@@ -162,7 +162,7 @@ class ConfigReader(Reader):
     def read_warmup_type(self, node: Node, row: Special) -> None:
         kind = self._choice(node, PHASE_TYPES)
         if kind in ("user_centric", "fixed_schedule"):
-            self._error(node, f"must be concurrency, poisson, gamma or constant in a warm-up, not {kind}.")
+            self._error(node, f"must be concurrency, poisson, gamma or constant in a warmup, not {kind}.")
         elif kind and kind != (self._profiling_type or "concurrency"):
             self._flag(row.flags[0], node, _CLOSED_LOOP if kind == "concurrency" else kind)
 

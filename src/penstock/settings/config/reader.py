@@ -31,7 +31,7 @@ _ALTERNATIVES = (
 )
 """Keys of one section that say the same."""
 _FIRST = ("benchmark", "phases", "profiling", "type")
-"""Keys that are read before others of their section: the warm-up can refer to the profiling phase, the keys of a phase to its
+"""Keys that are read before others of their section: the warmup can refer to the profiling phase, the keys of a phase to its
 type, and the parameters of a sweep replace values of the benchmark."""
 _LAST = ("enabled",)
 """Keys that are read after others of their section: one that turns a feature off removes what they have set."""

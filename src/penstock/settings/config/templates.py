@@ -9,7 +9,7 @@ __all__ = ["TEMPLATES", "template_text"]
 TEMPLATES = {
     "minimal": "a fixed number of requests in flight",
     "rate": "a rate of requests, with ramp, duration and limits of time",
-    "warmup": "a warm-up before the measurement",
+    "warmup": "a warmup before the measurement",
     "replay": "requests from a file, byte for byte",
     "goodput": "service level objectives, and an exit status for CI",
 }

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from penstock.settings.flags.flag import MAX_TOKENS, Flag, Group
+from penstock.settings.flags.flag import MAX_TOKENS, Flag, Group, count, tokens
 
 __all__ = ["CONVERSATION"]
 
 CONVERSATION = Group(
     "Conversations",
     (
-        Flag(
+        count(
             "--conversation-turn-mean",
-            "int",
             "Mean number of turns in a conversation. Each request contains the earlier turns and replies.",
+            "input.conversation.turns_mean",
             aliases=("--session-turns-mean",),
-            target="input.conversation.turns_mean",
-            metavar="N",
             default="1",
-            ge=1,
             hard_max=10_000,
             sweepable=True,
         ),
@@ -62,14 +59,10 @@ CONVERSATION = Group(
             default="1",
             ge=0,
         ),
-        Flag(
+        tokens(
             "--shared-system-prompt-length",
-            "int",
             "Length of one synthetic system prompt that all requests share, in addition to the prompt length.",
-            target="input.conversation.system_tokens",
-            metavar="TOKENS",
-            ge=1,
-            hard_max=MAX_TOKENS,
+            "input.conversation.system_tokens",
         ),
         Flag(
             "--system-prompt",
@@ -107,14 +100,10 @@ CONVERSATION = Group(
             ge=0,
             hard_max=MAX_TOKENS,
         ),
-        Flag(
+        tokens(
             "--user-context-prompt-length",
-            "int",
             "Length of a user message, different for each conversation, that precedes its first prompt.",
-            target="input.conversation.context_tokens",
-            metavar="TOKENS",
-            ge=1,
-            hard_max=MAX_TOKENS,
+            "input.conversation.context_tokens",
         ),
     ),
 )

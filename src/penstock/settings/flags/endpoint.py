@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.settings.endpoint_types import BUILTIN, PLUGIN_GROUP
-from penstock.settings.flags.flag import Flag, Group
+from penstock.settings.flags.flag import Flag, Group, seconds
 
 __all__ = ["ENDPOINT", "ENDPOINT_TYPES"]
 
@@ -131,15 +131,11 @@ ENDPOINT = Group(
             target="endpoint.extra",
             metavar="KEY:VALUE...",
         ),
-        Flag(
+        seconds(
             "--request-timeout-seconds",
-            "float",
             "Count a request as failed when it takes longer than this.",
-            target="endpoint.timeout_s",
-            metavar="SECONDS",
+            "endpoint.timeout_s",
             default="21600 (6 hours)",
-            gt=0,
-            hard_min=0.001,
         ),
         Flag(
             "--connection-reuse-strategy",
@@ -175,15 +171,11 @@ ENDPOINT = Group(
             choices=("models", "inference", "both"),
             default="inference",
         ),
-        Flag(
+        seconds(
             "--wait-for-model-interval",
-            "float",
             "Time between two checks whether the server is ready.",
-            target="readiness.interval_s",
-            metavar="SECONDS",
+            "readiness.interval_s",
             default="5",
-            gt=0,
-            hard_min=0.001,
         ),
         Flag(
             "--insecure",

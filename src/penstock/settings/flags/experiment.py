@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from penstock.settings.flags.flag import Flag, Group
+from penstock.settings.flags.flag import Flag, Group, count
 
 __all__ = ["REPEATED", "SEARCH", "SWEEP"]
 
 REPEATED = Group(
     "Repeated runs",
     (
-        Flag(
+        count(
             "--num-profile-runs",
-            "int",
             "Repeat the run this many times, and report means with confidence intervals.",
-            target="experiment.runs",
-            metavar="N",
+            "experiment.runs",
             default="1",
-            ge=1,
             le=10,
         ),
         Flag(
@@ -209,24 +206,18 @@ SEARCH = Group(
             target="experiment.recipe",
             choices=("max-concurrency-under-sla",),
         ),
-        Flag(
+        count(
             "--concurrency-min",
-            "int",
             "Lowest concurrency of --search-recipe, as --search-min.",
-            target="experiment.search_min",
-            metavar="N",
+            "experiment.search_min",
             default="1",
-            ge=1,
             hard_max=1_000_000,
         ),
-        Flag(
+        count(
             "--concurrency-max",
-            "int",
             "Highest concurrency of --search-recipe, as --search-max.",
-            target="experiment.search_max",
-            metavar="N",
+            "experiment.search_max",
             default="1024",
-            ge=1,
             hard_max=1_000_000,
         ),
         Flag(

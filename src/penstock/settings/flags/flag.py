@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-__all__ = ["MAX_TOKENS", "Flag", "Group", "Kind", "Positional", "UnsupportedFlag", "by_spelling", "expected_value"]
+__all__ = [
+    "MAX_TOKENS",
+    "Flag",
+    "Group",
+    "Kind",
+    "Positional",
+    "UnsupportedFlag",
+    "by_spelling",
+    "count",
+    "expected_value",
+    "seconds",
+    "tokens",
+]
 
 Kind = Literal["bool", "enum", "extra", "float", "headers", "int", "list", "path", "str"]
 """`extra` and `headers` are key-value pairs: `extra` (body fields) converts values to JSON types, `headers` keeps strings."""
@@ -79,6 +91,21 @@ class Flag(NamedTuple):
     def takes_several(self) -> bool:
         """True if several values may follow the flag."""
         return self.accumulates and not self.comma_separated
+
+
+def count(name: str, text: str, target: str, **options: Any) -> Flag:
+    """Return a flag for a number of things, at least one."""
+    return Flag(name, "int", text, target, "N", ge=1, **options)
+
+
+def tokens(name: str, text: str, target: str, **options: Any) -> Flag:
+    """Return a flag for a length in tokens, at least one."""
+    return Flag(name, "int", text, target, "TOKENS", ge=1, hard_max=MAX_TOKENS, **options)
+
+
+def seconds(name: str, text: str, target: str, **options: Any) -> Flag:
+    """Return a flag for a time above zero."""
+    return Flag(name, "float", text, target, "SECONDS", gt=0, hard_min=0.001, **options)
 
 
 class Group(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.settings.flags.flag import MAX_TOKENS, Flag, Group
+from penstock.settings.flags.flag import MAX_TOKENS, Flag, Group, count, tokens
 
 __all__ = ["INPUT", "LENGTHS", "TOKENIZER"]
 
@@ -56,26 +56,20 @@ INPUT = Group(
             choices=("sequential", "shuffle", "random"),
             default="sequential",
         ),
-        Flag(
+        count(
             "--num-dataset-entries",
-            "int",
             "Number of different synthetic prompts, of requests drawn from a random_pool (by default 100), or of prompts of a "
             "sharegpt file (by default 1000).",
+            "input.entries",
             aliases=("--num-prompts",),
-            target="input.entries",
-            metavar="N",
             default="derived from the load",
-            ge=1,
         ),
-        Flag(
+        count(
             "--prompt-batch-size",
-            "int",
             "Number of texts in one synthetic request.",
+            "input.batch",
             aliases=("--batch-size-text", "--batch-size", "-b"),
-            target="input.batch",
-            metavar="N",
             default="1",
-            ge=1,
             hard_max=10_000,
         ),
         Flag(
@@ -122,16 +116,12 @@ INPUT = Group(
 LENGTHS = Group(
     "Input and output length",
     (
-        Flag(
+        tokens(
             "--prompt-input-tokens-mean",
-            "int",
             "Mean length of a synthetic prompt, in tokens.",
+            "input.input_tokens_mean",
             aliases=("--synthetic-input-tokens-mean", "--isl"),
-            target="input.input_tokens_mean",
-            metavar="TOKENS",
             default="550",
-            ge=1,
-            hard_max=MAX_TOKENS,
             sweepable=True,
             short="isl",
         ),
@@ -148,27 +138,19 @@ LENGTHS = Group(
             sweepable=True,
             short="isl_stddev",
         ),
-        Flag(
+        tokens(
             "--prompt-input-tokens-block-size",
-            "int",
             "Number of tokens that each of the hash_ids of a trace stands for.",
+            "input.block_size",
             aliases=("--synthetic-input-tokens-block-size", "--isl-block-size"),
-            target="input.block_size",
-            metavar="TOKENS",
             default="512, and 16 for bailian_trace",
-            ge=1,
-            hard_max=MAX_TOKENS,
         ),
-        Flag(
+        tokens(
             "--prompt-output-tokens-mean",
-            "int",
             "Mean of the reply length limit in each request, in tokens. Without this flag, requests have no limit.",
+            "input.output_tokens_mean",
             aliases=("--output-tokens-mean", "--osl"),
-            target="input.output_tokens_mean",
-            metavar="TOKENS",
             default="no limit",
-            ge=1,
-            hard_max=MAX_TOKENS,
             sweepable=True,
             short="osl",
         ),

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from penstock.settings.arrival_patterns import ARRIVAL_PATTERNS
-from penstock.settings.flags.flag import Flag, Group
+from penstock.settings.flags.flag import Flag, Group, count, seconds
 
 __all__ = ["LOAD", "SCHEDULE", "USERS"]
 
 LOAD = Group(
     "Load",
     (
-        Flag(
+        count(
             "--concurrency",
-            "int",
             "Number of requests in flight at once. With a rate, the maximum number in flight.",
-            target="load.concurrency",
-            metavar="N",
+            "load.concurrency",
             default="1; with a rate, unlimited",
-            ge=1,
             sweepable=True,
         ),
         Flag(
@@ -64,44 +61,29 @@ LOAD = Group(
             hard_max=1_000_000,
             sweepable=True,
         ),
-        Flag(
+        seconds(
             "--concurrency-ramp-duration",
-            "float",
             "Raise the concurrency from 1 to its value in equal steps over this many seconds.",
-            target="load.concurrency_ramp_s",
-            metavar="SECONDS",
-            gt=0,
-            hard_min=0.001,
+            "load.concurrency_ramp_s",
             sweepable=True,
         ),
-        Flag(
+        count(
             "--prefill-concurrency",
-            "int",
             "Number of requests that may wait for the first part of their reply at once. With --streaming, this limits how "
             "many prompts the server processes at a time.",
-            target="load.prefill_concurrency",
-            metavar="N",
-            ge=1,
+            "load.prefill_concurrency",
             sweepable=True,
         ),
-        Flag(
+        seconds(
             "--prefill-concurrency-ramp-duration",
-            "float",
             "Raise --prefill-concurrency from 1 to its value in equal steps over this many seconds.",
-            target="load.prefill_ramp_s",
-            metavar="SECONDS",
-            gt=0,
-            hard_min=0.001,
+            "load.prefill_ramp_s",
             sweepable=True,
         ),
-        Flag(
+        seconds(
             "--request-rate-ramp-duration",
-            "float",
             "Raise the rate from 0 to its value over this many seconds.",
-            target="load.rate_ramp_s",
-            metavar="SECONDS",
-            gt=0,
-            hard_min=0.001,
+            "load.rate_ramp_s",
             sweepable=True,
         ),
         Flag(
@@ -112,35 +94,25 @@ LOAD = Group(
             target="load.rate_series",
             metavar="FILE",
         ),
-        Flag(
+        count(
             "--request-count",
-            "int",
             "Stop after this many requests.",
+            "load.requests",
             aliases=("--num-requests",),
-            target="load.requests",
-            metavar="N",
             default="the whole file once; synthetic: 10, or twice the concurrency if that is more",
-            ge=1,
             sweepable=True,
         ),
-        Flag(
+        count(
             "--conversation-num",
-            "int",
             "Stop after starting this many conversations, and finish those. Also the number of synthetic conversations.",
+            "load.conversations",
             aliases=("--num-conversations", "--num-sessions"),
-            target="load.conversations",
-            metavar="N",
-            ge=1,
             sweepable=True,
         ),
-        Flag(
+        seconds(
             "--benchmark-duration",
-            "float",
             "Stop sending new requests after this many seconds.",
-            target="load.duration_s",
-            metavar="SECONDS",
-            gt=0,
-            hard_min=0.001,
+            "load.duration_s",
             sweepable=True,
         ),
         Flag(
@@ -193,15 +165,12 @@ LOAD = Group(
             ge=0,
             sweepable=True,
         ),
-        Flag(
+        count(
             "--workers-max",
-            "int",
             "Number of processes that send requests; fewer are used when fewer requests are in flight.",
+            "workers_max",
             aliases=("--max-workers",),
-            target="workers_max",
-            metavar="N",
             default="depends on the cores and the load",
-            ge=1,
             le=64,
         ),
         Flag(
@@ -285,15 +254,8 @@ USERS = Group(
             gt=0,
             hard_min=0.0001,
         ),
-        Flag(
-            "--num-users",
-            "int",
-            "Number of users of --user-centric-rate.",
-            target="load.users",
-            metavar="N",
-            ge=1,
-            hard_max=1_000_000,
-            sweepable=True,
+        count(
+            "--num-users", "Number of users of --user-centric-rate.", "load.users", hard_max=1_000_000, sweepable=True
         ),
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.settings.flags.flag import Flag, Group
+from penstock.settings.flags.flag import Flag, Group, count
 
 __all__ = ["AUDIO", "IMAGE"]
 
@@ -120,14 +120,11 @@ AUDIO = Group(
             default="16",
             comma_separated=True,
         ),
-        Flag(
+        count(
             "--audio-num-channels",
-            "int",
             "Number of channels: 1 is mono, 2 is stereo.",
-            target="input.audio.channels",
-            metavar="N",
+            "input.audio.channels",
             default="1",
-            ge=1,
             le=2,
         ),
         Flag(

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from penstock.settings.flags.flag import MAX_TOKENS, Flag, Group
+from penstock.settings.flags.flag import MAX_TOKENS, Flag, Group, count, tokens
 
 __all__ = ["RANKINGS"]
 
 RANKINGS = Group(
     "Synthetic rankings",
     (
-        Flag(
+        count(
             "--rankings-passages-mean",
-            "int",
             "Mean number of passages that each request of a rankings endpoint type has.",
-            target="input.rankings.passages_mean",
-            metavar="N",
+            "input.rankings.passages_mean",
             default="1",
-            ge=1,
             hard_max=100_000,
         ),
         Flag(
@@ -29,15 +26,11 @@ RANKINGS = Group(
             ge=0,
             hard_max=100_000,
         ),
-        Flag(
+        tokens(
             "--rankings-passages-prompt-token-mean",
-            "int",
             "Mean length of a passage, in tokens.",
-            target="input.rankings.passage_tokens_mean",
-            metavar="TOKENS",
+            "input.rankings.passage_tokens_mean",
             default="550",
-            ge=1,
-            hard_max=MAX_TOKENS,
         ),
         Flag(
             "--rankings-passages-prompt-token-stddev",
@@ -49,15 +42,11 @@ RANKINGS = Group(
             ge=0,
             hard_max=MAX_TOKENS,
         ),
-        Flag(
+        tokens(
             "--rankings-query-prompt-token-mean",
-            "int",
             "Mean length of a query, in tokens.",
-            target="input.rankings.query_tokens_mean",
-            metavar="TOKENS",
+            "input.rankings.query_tokens_mean",
             default="550",
-            ge=1,
-            hard_max=MAX_TOKENS,
         ),
         Flag(
             "--rankings-query-prompt-token-stddev",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.settings.flags.flag import Flag, Group
+from penstock.settings.flags.flag import Flag, Group, seconds
 
 __all__ = ["SERVER_CALLS"]
 
@@ -12,16 +12,7 @@ def _path(name: str, help_: str, target: str, default: str) -> Flag:
 
 
 def _timeout(name: str, help_: str, target: str, default: str) -> Flag:
-    return Flag(
-        name,
-        "float",
-        help_,
-        target=f"server_calls.{target}",
-        metavar="SECONDS",
-        default=default,
-        gt=0,
-        hard_min=0.001,
-    )
+    return seconds(name, help_, f"server_calls.{target}", default=default)
 
 
 SERVER_CALLS = Group(

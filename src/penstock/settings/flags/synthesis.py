@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.settings.flags.flag import MAX_TOKENS, Flag, Group
+from penstock.settings.flags.flag import Flag, Group, count, tokens
 
 __all__ = ["SYNTHESIS"]
 
@@ -30,14 +30,11 @@ SYNTHESIS = Group(
             ge=0,
             hard_max=1000,
         ),
-        Flag(
+        count(
             "--synthesis-prefix-root-multiplier",
-            "int",
             "Divide the conversations at random among this number of copies of the shared blocks.",
-            target="input.synthesis.roots",
-            metavar="N",
+            "input.synthesis.roots",
             default="1",
-            ge=1,
             hard_max=1_000_000,
         ),
         Flag(
@@ -60,25 +57,17 @@ SYNTHESIS = Group(
             ge=0,
             hard_max=1000,
         ),
-        Flag(
+        tokens(
             "--synthesis-max-isl",
-            "int",
             "Leave out requests of a trace with a longer prompt, after the other changes.",
-            target="input.synthesis.max_input",
-            metavar="TOKENS",
+            "input.synthesis.max_input",
             default="no limit",
-            ge=1,
-            hard_max=MAX_TOKENS,
         ),
-        Flag(
+        tokens(
             "--synthesis-max-osl",
-            "int",
             "Upper limit of the reply lengths of a trace.",
-            target="input.synthesis.max_output",
-            metavar="TOKENS",
+            "input.synthesis.max_output",
             default="no limit",
-            ge=1,
-            hard_max=MAX_TOKENS,
         ),
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.settings.arrival_patterns import ARRIVAL_PATTERNS
-from penstock.settings.flags.flag import Flag, Group
+from penstock.settings.flags.flag import Flag, Group, count, seconds
 
 __all__ = ["WARMUP"]
 
@@ -20,22 +20,13 @@ WARMUP = Group(
             default="0",
             ge=0,
         ),
-        Flag(
-            "--num-warmup-sessions",
-            "int",
-            "Send this many conversations first, all turns of each.",
-            target="warmup.conversations",
-            metavar="N",
-            ge=1,
+        count(
+            "--num-warmup-sessions", "Send this many conversations first, all turns of each.", "warmup.conversations"
         ),
-        Flag(
+        seconds(
             "--warmup-duration",
-            "float",
             "Send requests for this many seconds first. With several limits, the first one that is reached ends the warmup.",
-            target="warmup.duration_s",
-            metavar="SECONDS",
-            gt=0,
-            hard_min=0.001,
+            "warmup.duration_s",
         ),
         Flag(
             "--warmup-grace-period",
@@ -47,23 +38,17 @@ WARMUP = Group(
             ge=0,
             allows_inf=True,
         ),
-        Flag(
+        count(
             "--warmup-concurrency",
-            "int",
             "Number of requests in flight at once during the warmup.",
-            target="warmup.concurrency",
-            metavar="N",
+            "warmup.concurrency",
             default="--concurrency",
-            ge=1,
         ),
-        Flag(
+        count(
             "--warmup-prefill-concurrency",
-            "int",
             "Number of requests that may wait for the first part of their reply at once during the warmup.",
-            target="warmup.prefill_concurrency",
-            metavar="N",
+            "warmup.prefill_concurrency",
             default="--prefill-concurrency",
-            ge=1,
         ),
         Flag(
             "--warmup-request-rate",
@@ -83,35 +68,23 @@ WARMUP = Group(
             choices=(*ARRIVAL_PATTERNS, "concurrency_burst"),
             default="--arrival-pattern",
         ),
-        Flag(
+        seconds(
             "--warmup-concurrency-ramp-duration",
-            "float",
             "Raise the concurrency of the warmup from 1 to its value in equal steps over this many seconds.",
-            target="warmup.concurrency_ramp_s",
-            metavar="SECONDS",
+            "warmup.concurrency_ramp_s",
             default="--concurrency-ramp-duration",
-            gt=0,
-            hard_min=0.001,
         ),
-        Flag(
+        seconds(
             "--warmup-prefill-concurrency-ramp-duration",
-            "float",
             "Raise the prefill concurrency of the warmup from 1 to its value in equal steps over this many seconds.",
-            target="warmup.prefill_ramp_s",
-            metavar="SECONDS",
+            "warmup.prefill_ramp_s",
             default="--prefill-concurrency-ramp-duration",
-            gt=0,
-            hard_min=0.001,
         ),
-        Flag(
+        seconds(
             "--warmup-request-rate-ramp-duration",
-            "float",
             "Raise the rate of the warmup from 0 to its value over this many seconds.",
-            target="warmup.rate_ramp_s",
-            metavar="SECONDS",
+            "warmup.rate_ramp_s",
             default="--request-rate-ramp-duration",
-            gt=0,
-            hard_min=0.001,
         ),
     ),
 )
