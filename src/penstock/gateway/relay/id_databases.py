@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,16 +19,22 @@ if TYPE_CHECKING:
 __all__ = ["IdDatabase", "IdRow", "PostgresIds", "SqliteIds", "check_id_url"]
 
 BUSY_S = 10.0
-_CACHE_KB = 256
+_CACHE_KB = 1024
 _TABLE = "response_ids"
 _SQLITE_SCHEMA = f"""
-CREATE TABLE IF NOT EXISTS {_TABLE} (id TEXT PRIMARY KEY, key_id TEXT, account TEXT, at REAL) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS {_TABLE}_at ON {_TABLE} (at);
+CREATE TABLE IF NOT EXISTS {_TABLE}
+    (number INTEGER PRIMARY KEY, checksum INTEGER, id TEXT, key_id TEXT, account TEXT, at REAL);
+CREATE INDEX IF NOT EXISTS {_TABLE}_checksum ON {_TABLE} (checksum);
+CREATE TRIGGER IF NOT EXISTS {_TABLE}_replace BEFORE INSERT ON {_TABLE} BEGIN
+    DELETE FROM {_TABLE} WHERE checksum = new.checksum AND id = new.id;
+END;
 """
 _POSTGRES_SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS {_TABLE} (id text PRIMARY KEY, key_id text, account text, at double precision);
 CREATE INDEX IF NOT EXISTS {_TABLE}_at ON {_TABLE} (at);
 """
+_ANY_NUMBER = (1 << 63) - 1
+"""Greater than the number of any row."""
 _LOCK_ID = 7360_2015_2
 """Advisory lock for creating the table and for moving: one worker at a time, so that the records of an id stay in order."""
 _STATEMENT_TIMEOUT_MS = 10_000
@@ -47,7 +54,10 @@ class IdDatabase(Protocol):
 
 
 class SqliteIds:
-    """The ids in a SQLite file. It is opened for each call, because most workers need it rarely."""
+    """The ids in a SQLite file. It is opened for each call, because most workers need it rarely.
+
+    Rows are appended. Only the index, which has a checksum instead of the id, grows at random places. An id takes 10 µs; in a
+    table that is sorted by ids it takes 28 µs, because each of them changes another page."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -55,14 +65,24 @@ class SqliteIds:
     def add(self, rows: Callable[[], Iterable[IdRow]], expire_before: float) -> None:
         with self._open() as database:
             database.execute("BEGIN IMMEDIATE")
-            database.executemany(f"INSERT OR REPLACE INTO {_TABLE} VALUES (?, ?, ?, ?)", rows())  # noqa: S608
-            database.execute(f"DELETE FROM {_TABLE} WHERE at < ?", (expire_before,))  # noqa: S608
+            database.executemany(
+                f"INSERT INTO {_TABLE} (checksum, id, key_id, account, at) VALUES (?, ?, ?, ?, ?)",  # noqa: S608
+                ((_checksum(row[0]), *row) for row in rows()),
+            )
+            # The rows are in the order of their time but for some seconds, so the expired ones are the first.
+            first_kept = f"SELECT number FROM {_TABLE} WHERE at >= ? ORDER BY number LIMIT 1"  # noqa: S608
+            database.execute(
+                f"DELETE FROM {_TABLE} WHERE number < ifnull(({first_kept}), {_ANY_NUMBER})",  # noqa: S608
+                (expire_before,),
+            )
             database.commit()
 
     def find(self, response_id: str) -> tuple[str, str, float] | None:
-        query = f"SELECT key_id, account, at FROM {_TABLE} WHERE id = ?"  # noqa: S608
+        query = f"SELECT key_id, account, at FROM {_TABLE} WHERE checksum = ? AND id = ?"  # noqa: S608
         with self._open() as database:
-            row: tuple[str, str, float] | None = database.execute(query, (response_id,)).fetchone()
+            row: tuple[str, str, float] | None = database.execute(
+                query, (_checksum(response_id), response_id)
+            ).fetchone()
             return row
 
     @contextlib.contextmanager
@@ -82,6 +102,10 @@ class SqliteIds:
             raise OSError(str(error)) from None
         finally:
             database.close()
+
+
+def _checksum(response_id: str) -> int:
+    return zlib.crc32(response_id.encode(errors="replace"))
 
 
 class PostgresIds:
