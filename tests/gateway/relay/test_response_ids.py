@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 import stat
 import time
@@ -53,6 +54,14 @@ def test_ids_survive_a_killed_worker(tmp_path: Path) -> None:
     again.close()
     assert stored_ids(tmp_path) == ["resp_1"]
     assert not list(tmp_path.glob("*.log"))
+
+
+def test_ids_around_a_page_that_a_power_cut_lost_are_kept(tmp_path: Path) -> None:
+    lines = [json.dumps([f"resp_{number}", "alice", "account", time.time()]).encode() + b"\n" for number in range(2)]
+    log = tmp_path / f"response-ids-{time.time_ns():020}-1.log"
+    log.write_bytes(lines[0] + b'["resp_' + bytes(4096) + b'count",1]\n' + lines[1] + bytes(100))
+    open_map(tmp_path).close()
+    assert stored_ids(tmp_path) == ["resp_0", "resp_1"]
 
 
 def test_ids_of_a_worker_that_is_being_replaced_are_kept(tmp_path: Path) -> None:

@@ -10,24 +10,37 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
+import orjson
+
 if TYPE_CHECKING:
     import sqlite3
 
     import psycopg
 
-__all__ = ["IdDatabase", "IdRow", "PostgresIds", "SqliteIds", "check_id_url"]
+__all__ = ["IdDatabase", "IdRow", "PostgresIds", "SqliteIds", "check_id_url", "parse_line"]
 
 BUSY_S = 10.0
-_CACHE_KB = 256
+_CACHE_KB = 1024
 _TABLE = "response_ids"
 _SQLITE_SCHEMA = f"""
-CREATE TABLE IF NOT EXISTS {_TABLE} (id TEXT PRIMARY KEY, key_id TEXT, account TEXT, at REAL) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS {_TABLE}_at ON {_TABLE} (at);
-"""
+CREATE TABLE IF NOT EXISTS {_TABLE}
+    (number INTEGER PRIMARY KEY, id TEXT, key_id TEXT, account TEXT, at REAL);
+CREATE INDEX IF NOT EXISTS {_TABLE}_end ON {_TABLE} (substr(id, -8));
+CREATE TRIGGER IF NOT EXISTS {_TABLE}_replace BEFORE INSERT ON {_TABLE} BEGIN
+    DELETE FROM {_TABLE} WHERE substr(id, -8) = substr(new.id, -8) AND id = new.id;
+END;
+"""  # noqa: S608
 _POSTGRES_SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS {_TABLE} (id text PRIMARY KEY, key_id text, account text, at double precision);
 CREATE INDEX IF NOT EXISTS {_TABLE}_at ON {_TABLE} (at);
 """
+_SQLITE_INSERT = f"""
+INSERT INTO {_TABLE} (id, key_id, account, at)
+SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), json_extract(value, '$[3]')
+FROM json_each(?)
+"""  # noqa: S608
+_ANY_NUMBER = (1 << 63) - 1
+"""Greater than the number of any row."""
 _LOCK_ID = 7360_2015_2
 """Advisory lock for creating the table and for moving: one worker at a time, so that the records of an id stay in order."""
 _STATEMENT_TIMEOUT_MS = 10_000
@@ -39,28 +52,45 @@ IdRow = tuple[str, str, str, float]
 class IdDatabase(Protocol):
     """A table of response ids that several processes share."""
 
-    def add(self, rows: Callable[[], Iterable[IdRow]], expire_before: float) -> None:
-        """Add rows and delete expired ones in one transaction. `rows` is called when no other process can add any."""
+    def add(self, logs: Callable[[], Iterable[bytes]], expire_before: float) -> None:
+        """Add the lines of logs and delete expired ids in one transaction. `logs` is called when no other process can add
+        any."""
 
     def find(self, response_id: str) -> tuple[str, str, float] | None:
         """Return the key id, the account and the time of an id."""
 
 
 class SqliteIds:
-    """The ids in a SQLite file. It is opened for each call, because most workers need it rarely."""
+    """The ids in a SQLite file. It is opened for each call, because most workers need it rarely.
+
+    Rows are appended. Only the index, which has the last characters of the ids, grows at random places. In a table that is
+    sorted by ids, each of them changes another page. SQLite reads a log itself: a call for each id would take the interpreter
+    from the event loop as often."""
 
     def __init__(self, path: str) -> None:
         self._path = path
 
-    def add(self, rows: Callable[[], Iterable[IdRow]], expire_before: float) -> None:
+    def add(self, logs: Callable[[], Iterable[bytes]], expire_before: float) -> None:
+        import sqlite3
+
         with self._open() as database:
             database.execute("BEGIN IMMEDIATE")
-            database.executemany(f"INSERT OR REPLACE INTO {_TABLE} VALUES (?, ?, ?, ?)", rows())  # noqa: S608
-            database.execute(f"DELETE FROM {_TABLE} WHERE at < ?", (expire_before,))  # noqa: S608
+            for lines in logs():
+                try:
+                    database.execute(_SQLITE_INSERT, (_json_array(lines),))
+                except sqlite3.OperationalError:  # perhaps zeros in the middle, after a power cut
+                    valid = [line for line in lines.splitlines() if parse_line(line) is not None]
+                    database.execute(_SQLITE_INSERT, (_json_array(b"\n".join(valid)),))
+            # The rows are in the order of their time but for some seconds, so the expired ones are the first.
+            first_kept = f"SELECT number FROM {_TABLE} WHERE at >= ? ORDER BY number LIMIT 1"  # noqa: S608
+            database.execute(
+                f"DELETE FROM {_TABLE} WHERE number < ifnull(({first_kept}), {_ANY_NUMBER})",  # noqa: S608
+                (expire_before,),
+            )
             database.commit()
 
     def find(self, response_id: str) -> tuple[str, str, float] | None:
-        query = f"SELECT key_id, account, at FROM {_TABLE} WHERE id = ?"  # noqa: S608
+        query = f"SELECT key_id, account, at FROM {_TABLE} WHERE substr(id, -8) = substr(?1, -8) AND id = ?1"  # noqa: S608
         with self._open() as database:
             row: tuple[str, str, float] | None = database.execute(query, (response_id,)).fetchone()
             return row
@@ -84,6 +114,19 @@ class SqliteIds:
             database.close()
 
 
+def _json_array(lines: bytes) -> str:
+    return f"[{lines.decode(errors='replace').rstrip().replace(chr(10), ',')}]"
+
+
+def parse_line(line: bytes) -> IdRow | None:
+    """Return the id, the key, the account and the time of a line; None for one that was cut, and for zeros."""
+    try:
+        response_id, key_id, account, at = orjson.loads(line)
+    except (orjson.JSONDecodeError, ValueError):
+        return None
+    return response_id, key_id, account, at
+
+
 class PostgresIds:
     """The ids in PostgreSQL. The connection stays open; after an error the next call opens another."""
 
@@ -93,11 +136,12 @@ class PostgresIds:
         self._server = PostgresServer(url, what="response id")
         self._connection: psycopg.Connection | None = None
 
-    def add(self, rows: Callable[[], Iterable[IdRow]], expire_before: float) -> None:
+    def add(self, logs: Callable[[], Iterable[bytes]], expire_before: float) -> None:
         with self._transaction() as connection, connection.cursor() as cursor:
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK_ID,))
             # Only the newest row of an id: a statement cannot change a row twice.
-            columns = list(zip(*{row[0]: row for row in rows()}.values(), strict=True))
+            rows = (row for lines in logs() for line in lines.splitlines() if (row := parse_line(line)) is not None)
+            columns = list(zip(*{row[0]: row for row in rows}.values(), strict=True))
             if columns:
                 cursor.execute(
                     f"INSERT INTO {_TABLE} SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::float8[]) "  # noqa: S608

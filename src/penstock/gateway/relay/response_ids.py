@@ -29,7 +29,7 @@ import orjson
 from penstock.gateway import owned_file
 from penstock.gateway.operator_log import log_operator_message
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.relay.id_databases import IdDatabase, IdRow, PostgresIds, SqliteIds
+from penstock.gateway.relay.id_databases import IdDatabase, PostgresIds, SqliteIds, parse_line
 
 __all__ = ["ResponseIds", "ResponseOwner"]
 
@@ -155,15 +155,15 @@ class ResponseIds:
         orphans: list[str] = []
         try:
             with contextlib.ExitStack() as opened:
-                self._database.add(lambda: self._orphan_rows(orphans, opened), time.time() - self._ttl_s)
+                self._database.add(lambda: self._orphan_logs(orphans, opened), time.time() - self._ttl_s)
                 for path in orphans:
                     os.unlink(path)
         except OSError as error:
             # The logs stay, and lookups read them. The next move takes them.
             log_operator_message(f"response ids cannot be moved into the database: {error}")
 
-    def _orphan_rows(self, orphans: list[str], opened: contextlib.ExitStack) -> Iterator[IdRow]:
-        """Yield the ids of the logs that no worker owns, and add the paths of these logs to `orphans`."""
+    def _orphan_logs(self, orphans: list[str], opened: contextlib.ExitStack) -> Iterator[bytes]:
+        """Yield the lines of the logs that no worker owns, and add the paths of these logs to `orphans`."""
         for name in self._log_names():
             path = os.path.join(self._folder, name)
             try:
@@ -172,7 +172,8 @@ class ResponseIds:
                 continue  # another worker has moved it
             if owned_file.is_orphan(file.fileno()) and os.fstat(file.fileno()).st_nlink:
                 orphans.append(path)
-                yield from (row for line in file if (row := _parse(line)) is not None)  # a list would take 5 MB
+                data = file.read()
+                yield data[: data.rfind(b"\n") + 1]
 
     def _find(self, response_id: str) -> ResponseOwner | None:
         logs = {name: self._read_log(name) for name in self._log_names()}
@@ -196,15 +197,6 @@ class ResponseIds:
         complete = data[: data.rfind(b"\n") + 1]
         log.offset += len(complete)
         for line in complete.splitlines():
-            if (row := _parse(line)) is not None:
+            if (row := parse_line(line)) is not None:
                 log.owners[row[0]] = ResponseOwner(row[1], row[2])
         return log
-
-
-def _parse(line: bytes) -> IdRow | None:
-    """Return the id, the key, the account and the time of a line; None for one that was cut, and for zeros."""
-    try:
-        response_id, key_id, account, at = orjson.loads(line)
-    except (orjson.JSONDecodeError, ValueError):
-        return None
-    return response_id, key_id, account, at
