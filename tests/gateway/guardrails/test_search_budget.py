@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tracemalloc
 from typing import Any, Literal
 
 import pytest
@@ -37,6 +38,30 @@ def test_matches_are_charged_to_the_budget() -> None:
         "timed_out",
         "would_block",
     ]
+
+
+def test_many_masks_are_charged_to_the_budget() -> None:
+    """A mask costs more than the search for it: 57 MiB of addresses took more than a minute."""
+    data = json.dumps({"input": "a@b.co " * 4000}).encode()
+    inspection = guards(pii("email")).compiled.inspect_request(data, SearchBudgets(0.01))
+    assert inspection.timed_out
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_per_character"),
+    [("слова " * 20_000 + "а@b.co", 35), ("\\n\\u0061 word " * 10_000 + "x@b.co", 22)],
+)
+def test_inspection_of_a_long_text_needs_little_memory(text: str, bytes_per_character: int) -> None:
+    compiled = guards(pii("email")).compiled
+    data = json.dumps({"input": text}, ensure_ascii=False).encode()
+    tracemalloc.start()
+    try:
+        inspection = compiled.inspect_request(data, SearchBudgets(60.0))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert [hit.action for hit in inspection.hits] == ["masked"]
+    assert peak < bytes_per_character * len(text)
 
 
 def test_long_text_does_not_time_out() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.gateway.ledger.entry import Attempt, GuardrailHit
 from penstock.gateway.ledger.mover import MoverState
+from penstock.gateway.limits import SharedTable, open_limiter
 from penstock.gateway.observe.exposition import ConfigState, Exposition
 from penstock.gateway.observe.families import FAMILIES
 from penstock.gateway.observe.metrics import MAX_SERIES, Metrics
 from penstock.gateway.observe.recorder import Recorder
+from penstock.gateway.resources.config import GatewayConfig, LedgerConfig, LimitsConfig
 from penstock.gateway.resources.snapshot import CallerKey, GuardrailSpec, Model, Snapshot
+from penstock.gateway.serving.app import App
+from penstock.gateway.serving.runtime import Runtime
 from support.gateway_traffic import Worker, finished_entry
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -180,6 +185,34 @@ def test_number_of_series_is_bounded(tmp_path: Path) -> None:
     assert len(series) == MAX_SERIES + 1
     assert total(values, "requests_total") == MAX_SERIES + 500
     assert total(values, "requests_total", key="other") == 500
+    assert total(values, "collapsed_series_total") == 500
+
+
+def test_delay_of_the_event_loop_is_reported_until_the_next_write(tmp_path: Path) -> None:
+    config = GatewayConfig(ledger=LedgerConfig(url=f"sqlite:///{tmp_path}/usage.db", spool=str(tmp_path / "spool")))
+    runtime = Runtime.create(config)
+    runtime.publish(Snapshot(), 1)
+    exposition = Exposition(str(tmp_path))
+
+    async def block_the_loop() -> tuple[Samples, Samples]:
+        limiter = open_limiter(LimitsConfig(), SharedTable.private(windows=64, slots=16))
+        recorder = Recorder(str(tmp_path), 0)
+        App(runtime, 0, limiter, recorder).start(asyncio.get_running_loop())
+        time.sleep(0.4)
+        while recorder.metrics.loop_lag_s < 0.2:
+            await asyncio.sleep(0.01)
+        recorder.metrics.write()
+        blocked = samples(exposition.render())
+        recorder.metrics.write()
+        after = samples(exposition.render())
+        recorder.close()
+        await limiter.close()
+        return blocked, after
+
+    blocked, after = asyncio.run(asyncio.wait_for(block_the_loop(), 60))
+    runtime.remove()
+    assert total(blocked, "loop_lag_seconds", worker="0") >= 0.2
+    assert total(after, "loop_lag_seconds", worker="0") == 0
 
 
 def test_main_process_adds_ledger_and_config_metrics(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from array import array
+from collections.abc import Sequence
 
 __all__ = [
     "IGNORABLE",
@@ -21,7 +23,6 @@ __all__ = [
     "TOO_MANY_IGNORABLES",
     "normalise",
     "normalised_starts",
-    "runs_that_may_change",
 ]
 
 MAX_IGNORABLES = 64
@@ -70,7 +71,7 @@ _MAX_CACHED = 0x10000
 
 
 class _Table(dict[int, str]):
-    """The normalised form of each character, computed on first use. Keeps the Basic Multilingual Plane only: 8 MB at most."""
+    """The normalised form of each character, computed on first use. Keeps a limited number of them: 8 MB at most."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
@@ -78,23 +79,20 @@ class _Table(dict[int, str]):
             normal = ""
         else:
             normal = "".join([_LOOK_ALIKE.get(each, each) for each in unicodedata.normalize("NFKC", character)])
-        if code < _MAX_CACHED:
+        if len(self) < _MAX_CACHED:
             self[code] = normal
         return normal
 
 
 _TABLE = _Table()
-_MAY_CHANGE = re.compile(
-    "[^\x00-\x7f\u00c0-\u0130\u2010\u2012-\u2015\u2018-\u201d\u2022\u3001\u3002\u3041-\u3096\u30a1-\u30fa"
-    "\u4e00-\u9fff\uac00-\ud7a3]+"
+_OWN_FORM = (
+    "\x00-\x7f\u00c0-\u0130\u2010\u2012-\u2015\u2018-\u201d\u2022\u3001\u3002\u3041-\u3096\u30a1-\u30fa"
+    "\u4e00-\u9fff\uac00-\ud7a3"
 )
-"""Runs of characters other than the commonest that are their own normalised form: letters of Western and East Asian
+"""A character class: the commonest characters that are their own normalised form, letters of Western and East Asian
 languages. Skipping those makes their texts ten times as fast."""
-
-
-def runs_that_may_change(text: str) -> list[str]:
-    """Return the parts of the text outside of which it is its own normalised form."""
-    return _MAY_CHANGE.findall(text)
+_MAY_CHANGE = re.compile(f"[^{_OWN_FORM}]++(?:[{_OWN_FORM}]{{1,3}}[^{_OWN_FORM}]++)*+")
+"""Runs of other characters, together with short gaps: one run for many words is twice as fast as one for each."""
 
 
 def normalise(text: str) -> str:
@@ -105,9 +103,15 @@ def _normalise_run(run: re.Match[str]) -> str:
     return run[0].translate(_TABLE)
 
 
-def normalised_starts(text: str) -> list[int]:
+def normalised_starts(text: str) -> Sequence[int]:
     """Return the position in the text of each character of its normalised form."""
-    starts: list[int] = []
-    for position, character in enumerate(text):
-        starts += [position] * len(_TABLE[ord(character)])
+    starts = array("I")
+    done = 0
+    uneven = "".join([character for character in set(text) if len(_TABLE[ord(character)]) != 1])
+    for match in re.finditer(f"[{re.escape(uneven)}]", text) if uneven else ():
+        position = match.start()
+        starts.extend(range(done, position))
+        starts.extend([position] * len(_TABLE[ord(match[0])]))
+        done = position + 1
+    starts.extend(range(done, len(text)))
     return starts

@@ -15,7 +15,7 @@ __all__ = ["MATCH_S", "QUICK_S", "InspectionTimeout", "SearchBudget", "SearchBud
 FREE_S_PER_CHARACTER = 100e-9
 FREE_S_PER_SEARCH = 10e-6
 """For streams: the fixed cost of a search is 2 to 5 µs."""
-MATCH_S = 2e-6
+MATCH_S = 5e-6
 """Cost of handling one match, in addition to the search. It is charged because there may be millions of matches."""
 QUICK_S = 0.005
 """Budget on the event loop. A slower inspection is restarted in a thread."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import regex
 
@@ -194,7 +194,7 @@ class _Piece:
         self.start = start
         self._source = source
         self._text = text
-        self._starts: list[int] | None = None
+        self._starts: Sequence[int] | None = None
 
     def origin(self, position: int) -> int:
         """Return the position in the text of a position in the normalised form."""

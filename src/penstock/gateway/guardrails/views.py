@@ -9,6 +9,7 @@ characters are views of their own. Plain ASCII without a backslash has a single 
 from __future__ import annotations
 
 import re
+from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
@@ -16,11 +17,9 @@ from itertools import accumulate
 import orjson
 
 from penstock.gateway.guardrails.normalise import (
-    MAX_IGNORABLES,
     TOO_MANY_IGNORABLES,
     normalise,
     normalised_starts,
-    runs_that_may_change,
 )
 from penstock.gateway.guardrails.texts import InspectedText, TextRef, decode_payload
 
@@ -43,10 +42,9 @@ _SHORT_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 DATA_URL = re.compile(r"data:text/[^,\s\"']{0,100}?(;base64)?,([A-Za-z0-9+/=_%.~!*();:@&$-]*)", re.IGNORECASE)
 TAGS = re.compile("[\U000e0020-\U000e007e]+")
 """Invisible copies of the ASCII characters, which models read."""
-_FIRST_TAG = "\U000e0020"
 
 _MatchFilter = Callable[[int, int], bool]
-_Starts = Callable[[str], list[int]]
+_Starts = Callable[[str], Sequence[int]]
 
 
 def starts_like_json(text: str) -> bool:
@@ -82,7 +80,7 @@ class SearchText:
         self.index = index
         self._base = base
         self._starts_of = starts_of
-        self._starts: list[int] | None = None
+        self._starts: Sequence[int] | None = None
         self.level = level
         self._span = span
         self._parts = parts
@@ -160,16 +158,12 @@ def search_texts_of(
 
 def _add_normalised(views: list[SearchText], base: SearchText) -> bool:
     text = base.text
-    runs = runs_that_may_change(text)
-    if not runs:
-        return False
     normal = normalise(text)
     if normal == text:
         return False
     views.append(SearchText(normal, base.source + _VIEW, base.index, base, normalised_starts, level=base.level))
-    if max(map(max, runs)) >= _FIRST_TAG:
-        _add_tags(views, base)
-    return any(len(run) > MAX_IGNORABLES and TOO_MANY_IGNORABLES.search(run) is not None for run in runs)
+    _add_tags(views, base)
+    return TOO_MANY_IGNORABLES.search(text) is not None
 
 
 def _add_tags(views: list[SearchText], base: SearchText) -> None:
@@ -223,13 +217,13 @@ def _decode(match: re.Match[str]) -> str:
     return _SHORT_ESCAPES.get(sign, sign)
 
 
-def _unescaped_starts(text: str) -> list[int]:
-    starts: list[int] = []
+def _unescaped_starts(text: str) -> Sequence[int]:
+    starts = array("I")
     done = 0
     for match in _ESCAPE.finditer(text):
-        starts += range(done, match.start() + 1)
+        starts.extend(range(done, match.start() + 1))
         done = match.end()
-    starts += range(done, len(text))
+    starts.extend(range(done, len(text)))
     return starts
 
 

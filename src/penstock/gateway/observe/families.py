@@ -98,7 +98,9 @@ FAMILIES = {
         ("worker",),
         "Longest delay of a worker's event loop in the last second, or in the last five if it is idle.",
     ),
-    "inspection_queue": Family("gauge", (), "Guardrail inspections that run in a thread or wait for one."),
+    "inspection_queue": Family(
+        "gauge", (), "Inspections and large bodies in a thread or another process, or waiting for one."
+    ),
     "upstream_cooldown_seconds": Family(
         "gauge", ("model",), "Remaining cooldown of a target; 0 for a healthy one. Absent until a target fails."
     ),
@@ -112,7 +114,7 @@ FAMILIES = {
     "spool_dropped_entries_total": Family("counter", (), "Lost usage entries; alert on any value above 0."),
     "access_log_dropped_lines_total": Family("counter", (), "Access log lines dropped: slow reader or failed write."),
     "collapsed_series_total": Family(
-        "counter", (), "Combinations of labels that are counted under `other`, because there are too many."
+        "counter", (), "How often new labels were counted under `other`, because there are too many."
     ),
     "access_log_unlogged_refusals_total": Family(
         "counter", (), "Refused requests without a line in the access log, which contains a sample of 401 and 404."
