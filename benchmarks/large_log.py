@@ -15,23 +15,32 @@ from penstock import frames
 from penstock.records.log import RECORD, REPORT, RunLog
 from penstock.records.record import Record
 
+_SMALL = 10_000
 _TIMES = ("intended", "issued", "start", "end", "sent", "first_byte")
 
 
 @contextmanager
-def large_log(requests: int, *, killed: bool = False, small: int = 10_000) -> Iterator[str]:
-    """Run a benchmark of `small` requests, and yield the folder of a run with the log of `requests` of them.
+def large_log(requests: int, *, chunks: int = 20, rows: bool = True, killed: bool = False) -> Iterator[str]:
+    """Run a benchmark of 10,000 requests, and yield the folder of a run whose log has `requests` of them.
 
-    `killed`: the reports of the workers are missing, as if the run had been killed before its last request."""
-    flags = ["--streaming", "--isl", "50", "--osl", "20", "--num-dataset-entries", "100", "--concurrency", "64"]
-    flags += ["--workers-max", "2", "--request-count", str(small)]
+    `rows` says whether its report has files with a row for each request. `killed`: the run has half of its requests left, and
+    the reports of the workers are missing."""
+    flags = ["--streaming", "--isl", "50", "--osl", str(chunks), "--num-dataset-entries", "100", "--concurrency", "64"]
+    flags += ["--workers-max", "2", "--request-count", str(_SMALL)]
+    flags += [] if rows else ["--export-level", "summary", "--no-html"]
     with (
-        far_end(20) as server,
+        far_end(chunks) as server,
         profile(server.url, *flags) as run,
         tempfile.TemporaryDirectory() as folder,
     ):
         shutil.copytree(run.folder, folder, dirs_exist_ok=True)
-        repeat_log(os.path.join(folder, "log"), -(-requests // small), killed=killed)
+        log = os.path.join(folder, "log")
+        header = RunLog.read_header(log)
+        header.requests = requests * (2 if killed else 1)
+        load = msgspec.structs.replace(header.settings.load, requests=header.requests)
+        header.settings = msgspec.structs.replace(header.settings, load=load)
+        RunLog.write_header(log, header)
+        repeat_log(log, requests // _SMALL, killed=killed)
         yield folder
 
 

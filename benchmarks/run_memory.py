@@ -35,7 +35,7 @@ def measure(requests: int) -> Measured:
         process = subprocess.Popen(command)
         last_write = 0.0
         while process.poll() is None:
-            result.peak = max(result.peak, sum(map(_pss, _tree(process.pid))))
+            result.peak = max(result.peak, sum(map(pss, tree(process.pid))))
             last_write = max(last_write, _last_write(os.path.join(folder, "log")))
             time.sleep(0.2)
         result.summary_s = time.time() - last_write
@@ -44,17 +44,18 @@ def measure(requests: int) -> Measured:
     return result
 
 
-def _tree(pid: int) -> list[int]:
+def tree(pid: int) -> list[int]:
     """Return a process and its descendants."""
     try:
         with open(f"/proc/{pid}/task/{pid}/children") as file:
             children = [int(word) for word in file.read().split()]
     except OSError:
         return [pid]
-    return [pid, *(each for child in children for each in _tree(child))]
+    return [pid, *(each for child in children for each in tree(child))]
 
 
-def _pss(pid: int) -> int:
+def pss(pid: int) -> int:
+    """Return the memory of a process, with its share of what it shares, in bytes."""
     try:
         with open(f"/proc/{pid}/smaps_rollup") as file:
             rows = [row.split() for row in file if row.startswith("Pss:")]

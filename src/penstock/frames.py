@@ -39,10 +39,10 @@ def read(file: BinaryIO, end: int | None = None) -> Generator[tuple[int, bytes],
         kind, length, crc = unpack(block, at)
         if position + head + length > end:
             break
+        if at + head + length > len(block):
+            block, at = block[at:] + file.read(max(_BLOCK, head + length)), 0
         begin = at + head
         at = begin + length
-        if at > len(block):
-            block += file.read(max(_BLOCK, at - len(block)))
         data = block[begin:at]
         if crc32(data) != crc:
             break

@@ -53,6 +53,22 @@ def test_column_in_a_file_gives_the_same_statistics(tmp_path_factory, values):
         check(column.statistics("ms"), values)
 
 
+@settings(max_examples=30, deadline=None)
+@given(st.lists(numbers | st.sampled_from([0.0, 1.0, 20.0]), min_size=1, max_size=300))
+def test_percentiles_of_a_column_that_is_too_large_to_copy_are_exact(tmp_path_factory, values):
+    column = Column(str(tmp_path_factory.mktemp("columns") / "c.f64"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(statistics, "_IN_MEMORY", 7)
+        patch.setattr(statistics, "_CHUNK", 64)
+        patch.setattr(statistics, "_PART", 16)
+        patch.setattr(statistics, "_SORTED", 0)
+        for value in values:
+            column.append(value)
+        check(column.statistics("ms"), values)
+        ranks = range(0, len(values), 7)
+        assert column.at_ranks(ranks) == {rank: sorted(values)[rank] for rank in ranks}
+
+
 def test_equal_values_have_zero_deviation(tmp_path):
     stats = filled(tmp_path / "c", [0.1] * 1000).statistics("ms")
     assert stats.avg == stats.p50 == stats.min == stats.max == 0.1

@@ -11,14 +11,14 @@ from functools import cached_property
 from itertools import chain
 from math import nan
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.metrics.metric import Measures, TokenCounts
 from penstock.metrics.statistics import Values
-from penstock.records.record import Record
+from penstock.records.record import Record, Usage
 
 __all__ = ["Batch", "CountColumns", "Layout", "Lists", "MeasureTable", "Selection", "column"]
 
@@ -27,9 +27,18 @@ Indexes = NDArray[np.intp]
 _NOTHING: list[int] = []
 
 
-def column(values: Sequence[float | None]) -> Values:
+def column(values: list[Any]) -> Values:
     """Return numbers as an array, with NaN for None."""
-    return np.array(values, np.float64)
+    try:
+        return np.fromiter(values, np.float64, len(values))
+    except TypeError:
+        if values.count(None) == len(values):
+            return np.full(len(values), nan)
+        return np.fromiter((nan if value is None else value for value in values), np.float64, len(values))
+
+
+def _flags(values: list[bool]) -> Selection:
+    return np.fromiter(values, np.bool_, len(values))
 
 
 def _lengths(lists: Sequence[Sized]) -> Indexes:
@@ -89,16 +98,16 @@ class Batch:
 
     @cached_property
     def streamed(self) -> Selection:
-        return np.array([record.streamed for record in self.records], np.bool_)
+        return _flags([record.streamed for record in self.records])
 
     @cached_property
     def cancelled(self) -> Selection:
-        return np.array([record.cancelled for record in self.records], np.bool_)
+        return _flags([record.cancelled for record in self.records])
 
     @cached_property
     def failed(self) -> Selection:
         """Requests that failed and were not cancelled."""
-        return np.array([record.failure is not None for record in self.records], np.bool_) & ~self.cancelled
+        return _flags([record.failure is not None for record in self.records]) & ~self.cancelled
 
     @cached_property
     def succeeded(self) -> Selection:
@@ -118,14 +127,18 @@ class Batch:
         return requested
 
     @cached_property
+    def _usages(self) -> list[Usage | None]:
+        return [record.usage for record in self.records]
+
+    @cached_property
     def has_usage(self) -> Selection:
-        return np.array([record.usage is not None for record in self.records], np.bool_)
+        return _flags([usage is not None for usage in self._usages])
 
     def usage(self, field: str) -> Values:
         """Return a count of the servers."""
         if self.has_usage.all():
-            return column(list(map(attrgetter(f"usage.{field}"), self.records)))
-        return column([None if record.usage is None else getattr(record.usage, field) for record in self.records])
+            return column(list(map(attrgetter(field), self._usages)))
+        return column([None if usage is None else getattr(usage, field) for usage in self._usages])
 
     @cached_property
     def completion(self) -> Values:
@@ -214,7 +227,7 @@ class Batch:
     @cached_property
     def coalesced_first(self) -> Selection:
         """Requests whose first stamp may cover several segments."""
-        return np.array([each[:1] == [0] for each in self._coalesced_lists], np.bool_)
+        return _flags([each[:1] == [0] for each in self._coalesced_lists])
 
     @cached_property
     def earliest(self) -> Values:
@@ -259,7 +272,7 @@ class CountColumns:
         self.output = column([count.output for count in counts])
         self.reasoning = column([count.reasoning for count in counts])
         self.head = column([count.head for count in counts])
-        self.by_server = np.array([count.by_server for count in counts], np.bool_)
+        self.by_server = _flags([count.by_server for count in counts])
         self.total = self.output + np.nan_to_num(self.reasoning)
 
 

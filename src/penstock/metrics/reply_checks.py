@@ -104,5 +104,8 @@ class ReplyChecks:
 
 def _hidden_reasoning(batch: Batch) -> Values:
     """Return the reasoning tokens that the server counted but did not send."""
+    counted = batch.usage("reasoning")
+    if np.isnan(counted).all():
+        return np.zeros(batch.size)
     sent = np.array([bool(record.reasonings) for record in batch.records], np.bool_)
-    return np.where(sent, 0.0, np.nan_to_num(batch.usage("reasoning")))
+    return np.where(sent, 0.0, np.nan_to_num(counted))

@@ -25,6 +25,7 @@ PERCENTS = (50, 90, 95, 99)
 """Percentiles with an interval."""
 TAGS = tuple(metric.tag for metric in in_table("main") if metric.kind == "record")
 _NAMES = (*TAGS, "start", "end", "intended", "worker", "status", "good", "first")
+_CHUNK = 1 << 17
 _SUCCEEDED, _FAILED, _CUT_OFF = 0.0, 1.0, 2.0
 _MEAN_ONLY = frozenset({"input_sequence_length"})
 
@@ -60,47 +61,68 @@ class SeriesRecorder:
 class SeriesTable:
     def __init__(self, columns: Mapping[str, Column]) -> None:
         self._columns = columns
-        self._order = np.argsort(self._columns["start"].values(), kind="stable")
-        self.starts = self.column("start")
-        self.ends = self.column("end")
+        order = np.argsort(self._read("start"), kind="stable")
+        self._order = order.astype(np.uint32) if len(order) < 1 << 32 else order
         status = self.column("status")
         self.succeeded: Selection = status == _SUCCEEDED
         self.cut_off: Selection = status == _CUT_OFF
 
+    def __len__(self) -> int:
+        return len(self._order)
+
+    # Columns are read again rather than kept: each takes 8 bytes per request.
+
+    @property
+    def starts(self) -> Values:
+        return self.column("start")
+
+    @property
+    def ends(self) -> Values:
+        return self.column("end")
+
+    def _read(self, name: str) -> Values:
+        return self._columns[name].copy()
+
     def column(self, name: str) -> Values:
         """Return the values in the order of the starts, with NaN for requests without one."""
-        values: Values = self._columns[name].values()[self._order]
-        return values
+        values, order = self._read(name), self._order
+        ordered = np.empty_like(values)
+        for first in range(0, len(order), _CHUNK):  # an index is converted to 8 bytes
+            chosen = order[first : first + _CHUNK]
+            ordered[first : first + len(chosen)] = values[chosen]
+        return ordered
 
     def has(self, name: str) -> bool:
         """Return whether some request has a value."""
-        return not np.isnan(self._columns[name].values()).all()
+        return any(not np.isnan(chunk).all() for chunk in self._columns[name].chunks())
 
     def started_in(self, window: Window) -> Selection:
-        selected: Selection = (self.starts >= window[0]) & (self.starts < window[1])
+        starts = self.starts
+        selected: Selection = (starts >= window[0]) & (starts < window[1])
         return selected
 
     def metric_values(self, selection: Selection) -> Iterator[tuple[str, Values]]:
         """Yield the values of each metric that some of the selected requests have."""
         for tag in TAGS:
-            values = self.column(tag)[selection]
-            values = values[~np.isnan(values)]
-            if len(values):
-                yield tag, values
+            values = self.column(tag)
+            chosen = selection & ~np.isnan(values)
+            if chosen.any():
+                yield tag, values if chosen.all() else values[chosen]
 
 
 def intervals(table: SeriesTable, window: Window, *, whole: bool) -> Intervals:
     """Return the intervals of the figures of a window: of the requests that started in it, and of the rates at which requests
     ended in it. `whole` says that it is that of the phase, to which all requests belong."""
-    selection = np.ones(len(table.starts), np.bool_) if whole else table.started_in(window)
+    selection = np.ones(len(table), np.bool_) if whole else table.started_in(window)
     found: Intervals = {}
     for tag, values in table.metric_values(selection & table.succeeded):
         found[tag] = {"avg": mean_interval(values)}
         if tag not in _MEAN_ONLY:
             ordered = np.sort(values)
             found[tag] |= {f"p{percent}": percentile_interval(values, ordered, percent) for percent in PERCENTS}
+    ends = table.ends[table.succeeded]
     for tag, weights in _rated(table):
-        ends, counted = table.ends[table.succeeded], None if weights is None else weights[table.succeeded]
+        counted = None if weights is None else weights[table.succeeded]
         found[tag] = {"avg": _per_second(ends, counted, window)}
     completed = selection & ~table.cut_off
     if completed.any():
@@ -116,7 +138,8 @@ def figures(table: SeriesTable, window: Window) -> dict[str, Stats]:
     """Return the statistics of the requests that started in a window, and the rates at which requests ended in it."""
     selection = table.started_in(window) & table.succeeded
     found = {tag: _stats(CATALOGUE[tag].unit, values) for tag, values in table.metric_values(selection)}
-    inside = table.succeeded & (table.ends >= window[0]) & (table.ends < window[1])
+    ends = table.ends
+    inside = table.succeeded & (ends >= window[0]) & (ends < window[1])
     seconds = (window[1] - window[0]) / 1e9
     for tag, weights in _rated(table):
         total = float(inside.sum() if weights is None else np.nan_to_num(weights[inside]).sum())
@@ -125,9 +148,7 @@ def figures(table: SeriesTable, window: Window) -> dict[str, Stats]:
 
 
 def _rated(table: SeriesTable) -> Iterator[tuple[str, Values | None]]:
-    """Yield the metrics that are rates, with what each request adds to them; None stands for 1.
-
-    Columns are read again rather than kept: each takes 8 bytes per request."""
+    """Yield the metrics that are rates, with what each request adds to them; None stands for 1."""
     yield "request_throughput", None
     inputs, outputs = "input_sequence_length", "output_sequence_length"
     has_inputs, has_outputs = table.has(inputs), table.has(outputs)

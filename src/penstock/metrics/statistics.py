@@ -1,15 +1,16 @@
 """Statistics of columns of any size, in bounded memory.
 
-A column keeps up to 4,096 values in memory and more than that in a file. Order statistics come from an in-place partition
-of the memory-mapped file, whose pages the kernel can evict: 100 million gaps use disk, not memory. (Truncating a mapped file
-would kill the process; these files are in a private temporary folder.)
+A column keeps up to 4,096 values in memory and more than that in a file. Percentiles are exact. Those of a small column come
+from a copy of it; those of more than four million values are found bit by bit, in passes over the file: 100 million gaps use
+disk, not memory.
 """
 
 from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,6 +22,10 @@ PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
 _IN_MEMORY = 4_096
 """Values of a column before it goes to a file. A report has about a hundred columns."""
 _CHUNK = 1 << 20
+_PART = 1 << 18
+_SORTED = 1 << 22
+"""Values of a column that are copied to find its percentiles, 32 MB."""
+_SIGN = 1 << 63
 
 Values = NDArray[np.float64]
 
@@ -97,25 +102,52 @@ class Column:
         mapped: Values = np.memmap(self._path, dtype=np.float64, mode="r+")
         return mapped
 
+    def chunks(self) -> Iterator[Values]:
+        """Yield the values in parts, which are read and not mapped: the pages of a mapped file count as memory."""
+        if not self._spilled:
+            yield np.frombuffer(self._buffer, dtype=np.float64)
+            return
+        if self._buffer:
+            self._spill()
+        with open(self._path, "rb") as file:
+            while data := file.read(8 * _CHUNK):
+                yield np.frombuffer(data)
+
+    def copy(self) -> Values:
+        values = np.empty(len(self))
+        at = 0
+        for chunk in self.chunks():
+            values[at : at + len(chunk)] = chunk
+            at += len(chunk)
+        return values
+
+    def at_ranks(self, ranks: Sequence[int]) -> dict[int, float]:
+        """Return the values at these indexes in sorted order."""
+        distinct = sorted(set(ranks))
+        if len(self) > _SORTED:
+            return _search_ranks(self, distinct)
+        values = self.copy()
+        values.partition(distinct)
+        return {rank: float(values[rank]) for rank in distinct}
+
     def statistics(self, unit: str) -> Stats:
         """Return all statistics. Percentiles interpolate linearly at q/100 * (n - 1); `std` is the population's."""
-        values = self.values()
-        count = len(values)
-        total = _total(values)
+        count = len(self)
+        total = math.fsum(float(chunk.sum()) for chunk in self.chunks())
         mean = total / count
-        percentiles = _percentiles(values)
+        squares = math.fsum(float(np.square(chunk - mean).sum()) for chunk in self.chunks())
+        percentiles = _percentiles(self)
         low, high = percentiles.pop("min"), percentiles.pop("max")
         # Rounding can put the mean of equal values an ulp outside their range.
         avg = min(max(mean, low), high)
-        return Stats(
-            unit=unit, avg=avg, min=low, max=high, std=_deviation(values, mean), count=count, sum=total, **percentiles
-        )
+        deviation = math.sqrt(squares / count)
+        return Stats(unit=unit, avg=avg, min=low, max=high, std=deviation, count=count, sum=total, **percentiles)
 
     def with_failures(self, unit: str, failures: int) -> Stats:
         """Count each failure as an infinite value. Percentiles by nearest rank; omit infinite ones."""
         ranks = nearest_ranks(len(self) + failures)
         finite = {name: rank for name, rank in ranks.items() if rank < len(self)}
-        by_rank = _values_at_ranks(self.values(), [0, *finite.values()])
+        by_rank = self.at_ranks([0, *finite.values()])
         percentiles = {name: by_rank[rank] for name, rank in finite.items()}
         return Stats(unit=unit, min=by_rank[0], count=len(self) + failures, **percentiles)
 
@@ -147,11 +179,11 @@ def weighted_statistics(values: Values, weights: Values, unit: str) -> Stats | N
     return Stats(unit=unit, avg=avg, p50=p50, p90=p90, p95=p95, p99=p99, min=low, max=high, std=deviation)
 
 
-def _percentiles(values: Values) -> dict[str, float]:
-    last = len(values) - 1
+def _percentiles(column: Column) -> dict[str, float]:
+    last = len(column) - 1
     positions = {f"p{q}": q / 100 * last for q in PERCENTILES}
     floors = [math.floor(position) for position in positions.values()]
-    by_rank = _values_at_ranks(values, [0, last, *floors, *(min(i + 1, last) for i in floors)])
+    by_rank = column.at_ranks([0, last, *floors, *(min(i + 1, last) for i in floors)])
     percentiles = {"min": by_rank[0], "max": by_rank[last]}
     for name, position in positions.items():
         rank = math.floor(position)
@@ -162,21 +194,50 @@ def _percentiles(values: Values) -> dict[str, float]:
     return percentiles
 
 
-def _values_at_ranks(values: Values, ranks: Sequence[int]) -> dict[int, float]:
-    distinct = sorted(set(ranks))
-    values.partition(distinct)
-    return {rank: float(values[rank]) for rank in distinct}
+class _Target(NamedTuple):
+    rank: int
+    prefix: int
+    """The first bits of the key of the value at this rank."""
+    left: int
+    """Its rank among the values with this prefix."""
 
 
-def _chunks(values: Values) -> Iterable[Values]:
-    for first in range(0, len(values), _CHUNK):
-        yield values[first : first + _CHUNK]
+def _search_ranks(column: Column, ranks: Sequence[int]) -> dict[int, float]:
+    """Return the values at these indexes in sorted order, 16 bits of them in each of four passes over the column."""
+    targets = [_Target(rank, 0, rank) for rank in ranks]
+    for shift in (48, 32, 16, 0):
+        prefixes = np.unique(np.array([target.prefix for target in targets], np.uint64))
+        counts = np.zeros(len(prefixes) << 16, np.int64)
+        for chunk in column.chunks():
+            for first in range(0, len(chunk), _PART):
+                counts += _count_digits(_sortable(chunk[first : first + _PART]), shift, prefixes)
+        cumulative = {
+            int(prefix): np.cumsum(row) for prefix, row in zip(prefixes, counts.reshape(-1, 1 << 16), strict=True)
+        }
+        targets = [_with_digit(target, cumulative[target.prefix]) for target in targets]
+    keys = np.array([target.prefix for target in targets], np.uint64)
+    bits = np.where(keys >> np.uint64(63), keys ^ np.uint64(_SIGN), ~keys)
+    return dict(zip(ranks, bits.view(np.float64).tolist(), strict=True))
 
 
-def _total(values: Values) -> float:
-    return math.fsum(float(chunk.sum()) for chunk in _chunks(values))
+def _sortable(values: Values) -> NDArray[np.uint64]:
+    """Return integers in the order of the numbers: their bits, inverted if negative, and otherwise with the first bit set."""
+    bits = values.view(np.uint64)
+    return np.where(bits >> np.uint64(63), ~bits, bits | np.uint64(_SIGN))
 
 
-def _deviation(values: Values, mean: float) -> float:
-    squares = math.fsum(float(np.square(chunk - mean).sum()) for chunk in _chunks(values))
-    return math.sqrt(squares / len(values))
+def _count_digits(keys: NDArray[np.uint64], shift: int, prefixes: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Count the 16 bits from `shift` on of the keys with each of the prefixes before them."""
+    if shift == 48:
+        return np.bincount((keys >> np.uint64(48)).astype(np.int64), minlength=1 << 16)
+    before = keys >> np.uint64(shift + 16)
+    place = np.minimum(np.searchsorted(prefixes, before), len(prefixes) - 1)
+    chosen = prefixes[place] == before
+    digits = (keys[chosen] >> np.uint64(shift)) & np.uint64(0xFFFF)
+    return np.bincount((place[chosen] << 16) + digits.astype(np.int64), minlength=len(prefixes) << 16)
+
+
+def _with_digit(target: _Target, cumulative: NDArray[np.int64]) -> _Target:
+    digit = int(np.searchsorted(cumulative, target.left, side="right"))
+    below = int(cumulative[digit - 1]) if digit else 0
+    return _Target(target.rank, target.prefix << 16 | digit, target.left - below)

@@ -120,12 +120,12 @@ def _last_intended(table: SeriesTable) -> float:
 
 def _first_empty_slot(table: SeriesTable) -> float:
     """Return when a request first ended whose slot was not used again. Each worker has its own slots."""
-    workers = table.column("worker")
+    workers, starts, ends = table.column("worker"), table.starts, table.ends
     times = []
     for worker in np.unique(workers):
         own = workers == worker
-        last = table.starts[own].max()
-        later = table.ends[own & (table.ends > last)]
+        last = starts[own].max()
+        later = ends[own & (ends > last)]
         times.append(float(later.min()) if len(later) else float(last))
     return min(times)
 
@@ -142,9 +142,10 @@ def is_overloaded(table: SeriesTable) -> bool:
     chosen = chosen[len(chosen) // 3 :]
     if len(chosen) < _MIN_TREND_REQUESTS:
         return False
-    starts = table.starts[chosen]
+    every = table.starts
+    starts = every[chosen]
     ended = np.searchsorted(np.sort(table.ends), starts, side="right")
-    in_flight = np.searchsorted(table.starts, starts, side="right") - ended
+    in_flight = np.searchsorted(every, starts, side="right") - ended
     edges = np.linspace(0, len(chosen), _TREND_BATCHES + 1).astype(np.int64)
     flights, waits = (
         np.add.reduceat(series.astype(np.float64), edges[:-1]) / np.diff(edges) for series in (in_flight, wait[chosen])

@@ -20,6 +20,8 @@ import mmap
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from operator import attrgetter
 from typing import Any, BinaryIO, TypeVar
 
 import msgspec
@@ -320,13 +322,14 @@ class RunLog:
             f.write(encode_header(header))
         os.replace(path + ".new", path)
 
-    def records(self) -> Iterator[Record]:
+    def records(self, *, merged: bool = True) -> Iterator[Record]:
         """Yield all records. Those of one worker are in the order in which it processed the replies, which is nearly the order
-        of their ends; those of several workers are merged by their ends."""
+        of their ends; those of several workers are merged by their ends, or follow one another."""
         decode = msgspec.msgpack.Decoder(Record).decode
         self._clear_damage()
         workers = [map(decode, self._read_frames(path, RECORD)) for path in self.worker_files()]
-        records = iter(workers[0]) if len(workers) == 1 else heapq.merge(*workers, key=lambda record: record.end)
+        merged = merged and len(workers) > 1
+        records = heapq.merge(*workers, key=attrgetter("end")) if merged else chain.from_iterable(workers)
         if self._url is not None:
             records = (record for record in records if record.url == self._url)
         if self.point is None:
@@ -346,12 +349,6 @@ class RunLog:
             stamps += len(record.stamps)
         if batch:
             yield batch
-
-    def records_as(self, type_: type[T]) -> Iterator[T]:
-        """Yield the records of all workers, decoded as another type with the same first fields."""
-        decode = msgspec.msgpack.Decoder(type_).decode
-        self._clear_damage()
-        return (decode(data) for path in self.worker_files() for data in self._read_frames(path, RECORD))
 
     def reports(self, kind: str | None = None) -> list[WorkerReport]:
         """Return the reports of the workers on the phases of a kind, or on all phases; killed workers wrote none."""

@@ -8,26 +8,28 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 
-from penstock.metrics.batch import Batch, MeasureTable
 from penstock.metrics.certificate import Certificate
 from penstock.metrics.groups.network import network_metrics
 from penstock.metrics.groups.power import power_metrics
-from penstock.metrics.measure import measure_batch, unfit_metrics
 from penstock.metrics.summary import Summary, SummaryBuilder, TokenizerNote
 from penstock.metrics.token_agreement import token_metrics, token_metrics_by_server
 from penstock.metrics.token_counting import ClientCounter, Counter, LoadTokenizer, ServerCounter
 from penstock.records.log import UNTIL, RunLog
 from penstock.reports import registry
 from penstock.reports.artifacts import Artifacts
+from penstock.reports.record_sinks import (
+    ProgressCallback,
+    RecordSinks,
+    SinkProcess,
+    is_worth_a_process,
+    measure_batches,
+)
 from penstock.reports.sink import ReportContext, Sink
 from penstock.telemetry.gpu import GpuTelemetryBuilder
 from penstock.telemetry.network import NetworkLatencyBuilder
 from penstock.telemetry.server_metrics import ServerMetricsBuilder, window_of
 
 __all__ = ["write_artifacts"]
-
-ProgressCallback = Callable[[int, int], None]
-"""Called with the number of records done and the number expected; 0 if that is unknown."""
 
 
 def write_artifacts(
@@ -55,15 +57,19 @@ def write_artifacts(
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(_scratch(log.folder))
         context = ReportContext(log, header, Artifacts.of(folder, header), scratch, show_http, show_timeline)
-        sinks = [stack.enter_context(contextlib.closing(sink)) for sink in _make_sinks(context)]
-        for phase in log.covered_phases:
-            for sink in sinks:
-                sink.begin(phase)
+        taking, other = _sinks(context)
+        apart: SinkProcess | None = None
+        if taking - {"inputs"} and is_worth_a_process(log):
+            apart = stack.enter_context(
+                contextlib.closing(SinkProcess(log, counter, lambda: list(_make_sinks(context, taking))))
+            )
+        else:
+            other |= taking
+        sinks = stack.enter_context(contextlib.closing(RecordSinks(log, list(_make_sinks(context, other)))))
         builder = SummaryBuilder(log, scratch)
-        for batch, table in _measure_batches(log, counter, progress, expected or header.requests or 0):
+        for batch, table in measure_batches(log, counter, progress, expected or header.requests or 0):
             builder.add(batch, table)
-            for sink in sinks:
-                sink.add_batch(batch, table)
+            sinks.add(batch, table)
         summary = _summarize(builder, counter, context, certify)
         window = window_of(log.phases, log.covered_phases, summary.end_ns - header.epoch_wall_ns)
         server_metrics = ServerMetricsBuilder(window, header.epoch_wall_ns)
@@ -76,8 +82,6 @@ def write_artifacts(
             server_metrics.add(sample)
             gpu_telemetry.add(sample)
             network.add(sample)
-            for sink in sinks:
-                sink.add_sample(sample)
         summary.server_metrics = server_metrics.result()
         summary.gpu_telemetry = gpu_telemetry.result()
         if summary.gpu_telemetry is not None:
@@ -87,8 +91,9 @@ def write_artifacts(
             summary.metrics |= network_metrics(summary.metrics, summary.network)
         summary.was_cancelled = was_cancelled
         summary.incomplete_reason = incomplete_reason
-        for sink in sinks:
-            sink.finish(summary)
+        if apart is not None:
+            apart.finish(summary)
+        sinks.finish(summary)
     return summary
 
 
@@ -99,12 +104,22 @@ def _counter(log: RunLog, tokenizer: LoadTokenizer | None, input_texts: Callable
     return ClientCounter(tokenizer, log, input_texts)
 
 
-def _make_sinks(context: ReportContext) -> Iterator[Sink]:
-    """Yield the sinks of the artifacts that this run has."""
-    paths = context.artifacts.paths
+def _sinks(context: ReportContext) -> tuple[set[str], set[str]]:
+    """Return the names of the artifacts that this run has: those made from all records, and the others."""
+    taking: set[str] = set()
+    other: set[str] = set()
     for entry in registry.SINKS:
-        if entry.name in paths:
-            yield pkgutil.resolve_name(entry.sink)(context, paths[entry.name])
+        if entry.name in context.artifacts.paths:
+            sink = pkgutil.resolve_name(entry.sink)
+            takes_records = sink.add is not Sink.add or sink.add_batch is not Sink.add_batch
+            (taking if takes_records else other).add(entry.name)
+    return taking, other
+
+
+def _make_sinks(context: ReportContext, names: set[str]) -> Iterator[Sink]:
+    for entry in registry.SINKS:
+        if entry.name in names:
+            yield pkgutil.resolve_name(entry.sink)(context, context.artifacts.paths[entry.name])
 
 
 def _summarize(
@@ -138,21 +153,6 @@ def _scratch(parent: str) -> Iterator[str]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _measure_batches(
-    log: RunLog, counter: Counter, progress: ProgressCallback | None, expected: int
-) -> Iterator[tuple[Batch, MeasureTable]]:
-    done = 0
-    unfit = unfit_metrics(log.header)
-    reader = log.header.settings.reader_rate
-    for records in log.batches():
-        batch = Batch(records)
-        yield batch, measure_batch(batch, counter.count(records), unfit, reader)
-        done += batch.size
-        if progress is not None:
-            # The header's request count excludes the warmup, so more records than expected may arrive.
-            progress(done, max(done, expected) if expected else 0)
 
 
 def _tokenizer_note(counter: Counter) -> TokenizerNote:

@@ -70,7 +70,7 @@ def _measure(batch: Batch, _counts: CountColumns, table: MeasureTable) -> None:
     sending, waiting, receiving = sent - batch.start, first_byte - sent, batch.end - first_byte
     overhead = blocked + dns + connect
     duration = sending + waiting + receiving
-    reused = np.array([record.reused for record in batch.records], np.float64)
+    reused = batch.get("reused")
     table.put("http_req_blocked", blocked / 1e6, ok)
     table.put("http_req_dns_lookup", dns / 1e6, ok)
     table.put("http_req_connecting", connect / 1e6, ok)
