@@ -106,3 +106,18 @@ def profile(url: str, *flags: str) -> Iterator[Run]:
 
 def line(name: str, figure: str, reference: str, ratio: str, passed: bool) -> None:
     print(f"{'ok  ' if passed else 'MISS'}  {name:<58} {figure:>18}  {reference:>34}  {ratio}", flush=True)
+
+
+def memory_of(pid: int | str) -> dict[str, int]:
+    """Return the sizes in the status of a process, such as `VmRSS` and `RssAnon`, in bytes; none if it has ended."""
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            fields = (row.split() for row in file)
+            return {name.rstrip(":"): int(value[0]) * 1024 for name, *value in fields if value[-1:] == ["kB"]}
+    except OSError:
+        return {}
+
+
+def anonymous_memory(pid: int) -> int:
+    """Return the anonymous memory of a process in bytes; 0 if it has ended."""
+    return memory_of(pid).get("RssAnon", 0)

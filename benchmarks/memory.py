@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 
-from benchmarks.far_end import far_end, line, profile_command
+from benchmarks.far_end import anonymous_memory, far_end, line, profile_command
 
 _SMALL = 20_000
 
@@ -25,20 +25,11 @@ def peak(requests: int) -> int:
         process = subprocess.Popen(command)
         highest = 0
         while process.poll() is None:
-            highest = max(highest, _anonymous(process.pid))
+            highest = max(highest, anonymous_memory(process.pid))
             time.sleep(0.05)
         if process.returncode != 0:
             raise SystemExit(f"The run failed with exit status {process.returncode}.")
     return highest
-
-
-def _anonymous(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/status") as f:
-            fields = dict(row.split(":", 1) for row in f)
-        return int(fields["RssAnon"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        return 0
 
 
 def main(requests: int = 200_000) -> bool:

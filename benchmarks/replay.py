@@ -16,8 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.far_end import AIPERF, far_end, line, profile
-from benchmarks.memory import _anonymous
+from benchmarks.far_end import AIPERF, anonymous_memory, far_end, line, profile
 
 _LOAD = ("--concurrency", "64", "--request-count", "50000")
 _SYNTHETIC = ("--isl", "50", "--num-dataset-entries", "1000", "--osl", "100", "--random-seed", "1")
@@ -64,7 +63,7 @@ def opening(kind: str, gigabytes: float) -> bool:
         process = subprocess.Popen([*command, "--custom-dataset-type", kind])
         peak = 0
         while process.poll() is None:
-            peak = max(peak, _anonymous(process.pid) + sum(map(_anonymous, _children(process.pid))))
+            peak = max(peak, anonymous_memory(process.pid) + sum(map(anonymous_memory, _children(process.pid))))
             time.sleep(0.01)
         with open(out / "profile_export.jsonl", "rb") as file:
             first = min(json.loads(text)["metadata"]["request_start_ns"] for text in file)

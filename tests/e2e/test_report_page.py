@@ -33,6 +33,12 @@ def browser():
         yield browser
 
 
+# The values of one chart are enough: all of them are thousands of cells, and axe looks at each.
+OPEN_DETAILS = """for (const each of document.querySelectorAll("details")) {
+  each.open = !each.closest("figure") || each.closest("#chart-ttft-cdf") !== null;
+}"""
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_page_shows_every_chart_with_the_data_of_the_run(browser, path, scheme):
     messages = []
@@ -45,7 +51,10 @@ def test_page_shows_every_chart_with_the_data_of_the_run(browser, path, scheme):
     charts = [chart for part in ("distributions", "timeline", "gaps") for chart in document[part]]
     assert shown.keys() == {chart["id"] for chart in charts} | {"lanes"}
     for chart in charts:
-        assert shown[chart["id"]]["data"] == [chart["x"], *(series["values"] for series in chart["series"])]
+        rows = [chart["x"], *(series["values"] for series in chart["series"])]
+        if chart["end"] is not None:  # the last step lasts until the end
+            rows = [[*chart["x"], chart["end"]], *([*values, values[-1]] for values in rows[1:])]
+        assert shown[chart["id"]]["data"] == rows
         assert shown[chart["id"]]["width"] > 0
     assert headings == [
         "Result",
@@ -62,14 +71,14 @@ def test_page_shows_every_chart_with_the_data_of_the_run(browser, path, scheme):
     assert messages == []
 
 
-def test_page_has_no_serious_accessibility_findings(browser, path):
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_page_has_no_serious_accessibility_findings(browser, path, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed.")
-    for scheme in ("light", "dark"):
-        with open_page(browser, path, [], color_scheme=scheme) as page:
-            page.evaluate(DRAW_ALL)
-            page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
-            found = axe.Axe().run(page).response["violations"]
-        assert [(v["id"], v["nodes"][0]["html"]) for v in found if v["impact"] in ("serious", "critical")] == []
+    with open_page(browser, path, [], color_scheme=scheme) as page:
+        page.evaluate(DRAW_ALL)
+        page.evaluate(OPEN_DETAILS)
+        found = axe.Axe().run(page).response["violations"]
+    assert [(v["id"], v["nodes"][0]["html"]) for v in found if v["impact"] in ("serious", "critical")] == []
 
 
 def test_arrow_keys_read_the_values_of_a_chart(browser, path):

@@ -2,6 +2,7 @@
 
 import math
 import os
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -117,14 +118,16 @@ def test_distributions_hold_every_successful_profiled_request(document):
 def test_time_line_counts_every_request_and_token(document):
     found = charts(document)
     rate = found["request-rate"]
-    width = rate["x"][1] - rate["x"][0]
-    totals = {s["label"]: sum(v * width for v in s["values"]) for s in rate["series"]}
+    edges = [*rate["x"], rate["end"]]
+
+    def total(series):
+        return sum(v * (end - begin) for v, (begin, end) in zip(series["values"], pairwise(edges), strict=True))
+
+    totals = {s["label"]: total(s) for s in rate["series"]}
     assert totals == pytest.approx({"sent": 47, "succeeded": 42, "failed": 5}, rel=1e-3)
     assert rate["marks"] == [{"x": 0, "label": "profiling begins"}]
-    tokens = sum(v * width for v in found["token-rate"]["series"][0]["values"])
-    assert tokens == pytest.approx(42 * 5, rel=1e-3)
-    request_seconds = sum(v * width for v in found["in-flight"]["series"][0]["values"])
-    assert request_seconds == pytest.approx(47 * 0.105 + sum(range(40)) / 1000, rel=1e-3)
+    assert total(found["token-rate"]["series"][0]) == pytest.approx(42 * 5, rel=1e-3)
+    assert total(found["in-flight"]["series"][0]) == pytest.approx(47 * 0.105 + sum(range(40)) / 1000, rel=1e-3)
     highest = max(v for v in found["latency-time"]["series"][-1]["values"] if v is not None)
     assert highest == 139
 

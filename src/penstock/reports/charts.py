@@ -61,6 +61,8 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     log_x: bool = False
     log_y: bool = False
     x: list[Number]
+    end: Number = None
+    """Where the last step of a chart of steps ends."""
     series: list[Series]
     marks: list[Mark] = []
     lines: list[Line] = []

@@ -59,9 +59,11 @@ def _draw_series(axes: Axes, chart: Mapping[str, Any]) -> None:
         colour = _COLOURS[series.get("colour", index) % len(_COLOURS)]
         y = [_number(value) for value in series["values"]]
         if kind == "steps":
-            axes.step(x, y, where="post", color=colour, label=series["label"])
+            end = chart.get("end")
+            edges, heights = (x, y) if end is None else ([*x, end], [*y, y[-1]])
+            axes.step(edges, heights, where="post", color=colour, label=series["label"])
             if single:
-                axes.fill_between(x, y, step="post", color=colour, alpha=0.15)
+                axes.fill_between(edges, heights, step="post", color=colour, alpha=0.15)
             continue
         known = [(at, value) for at, value in zip(x, y, strict=True) if not math.isnan(value)]
         axes.plot(

@@ -51,7 +51,13 @@ class TimeAxis(NamedTuple):
         width = _round_up(max(last - first, 1e6) / bins / 1e9) * 1e9
         low = np.floor((first - origin) / width)
         high = np.ceil((last - origin) / width)
-        return cls(origin + np.arange(low, max(high, low + 1) + 1) * width, origin)
+        edges = origin + np.arange(low, max(high, low + 1) + 1) * width
+        if len(edges) > 2:
+            # The first and the last bin end with the run, so that their rates are those of a shorter time.
+            inner = edges[1:-1]
+            inner = inner[(inner - first >= width / 2) & (last - inner >= width / 2)]
+            edges = np.concatenate(((first,), inner, (last,)))
+        return cls(edges, origin)
 
     @property
     def seconds(self) -> Values:
@@ -60,8 +66,14 @@ class TimeAxis(NamedTuple):
         return seconds
 
     @property
-    def width_s(self) -> float:
-        return float(self.edges[1] - self.edges[0]) / 1e9
+    def end_s(self) -> float:
+        """The end of the last bin."""
+        return float(self.edges[-1] - self.origin) / 1e9
+
+    @property
+    def widths_s(self) -> Values:
+        widths: Values = np.diff(self.edges) / 1e9
+        return widths
 
     def counts(self, times: Values) -> Values:
         counts, _ = np.histogram(times, self.edges)
@@ -108,8 +120,9 @@ def _histogram(name: str, title: str, values: Values, marks: list[Mark]) -> Char
         x_label=f"{title} (ms)",
         y_label="requests",
         log_x=log,
-        x=numbers(edges),
-        series=[Series("requests", [*numbers(counts), None])],
+        x=numbers(edges[:-1]),
+        end=numbers(edges)[-1],
+        series=[Series("requests", numbers(counts))],
         marks=[*_rounded(percentiles), *marks],
     )
 
@@ -179,7 +192,7 @@ def _chunk_gaps(gaps: GapLengths) -> Iterator[Chart]:
 def time_charts(requests: Requests, columns: RequestColumns, axis: TimeAxis, marks: list[Mark]) -> Iterator[Chart]:
     """Yield the charts of rates, requests in flight and latencies over time."""
     x = numbers(axis.seconds)
-    each = f"in each {_duration(axis.width_s)}"
+    each = f"in each {_duration(float(np.median(axis.widths_s)))}"
 
     def chart(id_: str, title: str, caption: str, y_label: str, series: list[Series], kind: Kind = "steps") -> Chart:
         return Chart(
@@ -190,6 +203,7 @@ def time_charts(requests: Requests, columns: RequestColumns, axis: TimeAxis, mar
             x_label="Time (s)",
             y_label=y_label,
             x=x,
+            end=numbers([axis.end_s])[0],
             series=series,
             marks=marks,
             sync="time",
@@ -208,7 +222,7 @@ def time_charts(requests: Requests, columns: RequestColumns, axis: TimeAxis, mar
         f"Requests that were sent and that ended {each}, per second.",
         "requests/s",
         [
-            Series(label, numbers(axis.counts(times) / axis.width_s), colour=colour)
+            Series(label, numbers(axis.counts(times) / axis.widths_s), colour=colour)
             for label, colour, times in rates
             if len(times)
         ],

@@ -34,7 +34,7 @@ function section(id, title, short, intro, ...children) {
 }
 
 function scroll(label, child) {
-  return element("div", { class: "scroll", role: "region", "aria-label": label, tabindex: "0" }, child);
+  return element("div", { class: "scroll", role: "region", "aria-label": label + ", table", tabindex: "0" }, child);
 }
 
 /* A table. A cell is a text, a number, null, or an element. `text` has the numbers of the columns with texts. */
@@ -83,6 +83,15 @@ function compact(value) {
   return String(Number(value.toPrecision(4)));
 }
 
+/* The label of a tick, with so many digits that neighbours differ. */
+function tick(value, distance) {
+  if (value === null) return "";
+  const size = Math.abs(value);
+  const [scale, suffix] = size >= 1e9 ? [1e9, "G"] : size >= 1e6 ? [1e6, "M"] : size >= 1e4 && distance >= 100 ? [1e3, "k"] : [1, ""];
+  const digits = Math.min(Math.max(Math.ceil(-Math.log10(distance / scale)) + 1, 0), 12);
+  return Number((value / scale).toFixed(digits)) + suffix;
+}
+
 function range(pair) {
   return format(pair[0]) + (pair[0] < 0 ? " to " : "–") + format(pair[1]);
 }
@@ -119,7 +128,8 @@ function axis(label, options) {
       stroke: colour("muted"),
       grid: { stroke: colour("grid"), width: 1 },
       ticks: { stroke: colour("grid"), width: 1, size: 4 },
-      values: (u, splits) => splits.map((value) => (value === null ? "" : compact(value))),
+      values: (u, splits, index, space, distance) =>
+        splits.map((value) => (u.scales[index ? "y" : "x"].distr === 3 ? compact(value) : tick(value, distance))),
     },
     options,
   );
@@ -133,7 +143,7 @@ function drawMarks(chart) {
     context.font = 11 * ratio + "px system-ui, sans-serif";
     context.textBaseline = "top";
     context.textAlign = "left";
-    let shown = 0;
+    const ends = []; // where the last label of each row of labels ends
     for (const mark of chart.marks || []) {
       const x = u.valToPos(mark.x, "x", true);
       if (!(x >= u.bbox.left && x <= u.bbox.left + u.bbox.width)) continue;
@@ -147,8 +157,11 @@ function drawMarks(chart) {
       const width = context.measureText(mark.label).width;
       const right = x + width + 6 * ratio < u.bbox.left + u.bbox.width;
       context.fillStyle = colour("text");
-      const y = u.bbox.top + (2 + 13 * (shown++ % 4)) * ratio;
-      context.fillText(mark.label, right ? x + 3 * ratio : x - width - 3 * ratio, y);
+      const left = right ? x + 3 * ratio : x - width - 3 * ratio;
+      const free = ends.findIndex((end) => end < left);
+      const row = free < 0 ? ends.length : free;
+      ends[row] = left + width + 4 * ratio;
+      context.fillText(mark.label, left, u.bbox.top + (2 + 13 * row) * ratio);
     }
     context.textBaseline = "bottom";
     for (const line of chart.lines || []) {
@@ -249,6 +262,12 @@ function summarise(chart) {
   return chart.title + ". " + chart.y_label + " against " + chart.x_label + ". " + [...parts, ...marks, ...lines].join("; ") + ".";
 }
 
+/* The data that uPlot draws: the last step lasts until the end of the chart. */
+function plotted(chart) {
+  const rows = [chart.x, ...chart.series.map((series) => series.values)];
+  return typeof chart.end === "number" ? rows.map((row, i) => [...row, i ? row.at(-1) : chart.end]) : rows;
+}
+
 /* A figure with a chart, a sentence, and the same data as a table. */
 function figure(chart) {
   const holder = element("div", {
@@ -273,7 +292,7 @@ function figure(chart) {
     holder,
     readout,
     height: 230,
-    make: (width, height) => new uPlot(chartOptions(chart, width, height), [chart.x, ...chart.series.map((s) => s.values)], holder),
+    make: (width, height) => new uPlot(chartOptions(chart, width, height), plotted(chart), holder),
   };
   plots.push(plot);
   holder.addEventListener("keydown", (event) => moveCursor(plot, event));
@@ -735,11 +754,13 @@ function runsPage() {
     "",
     cards.length ? element("div", { class: "cards" }, cards) : null,
     panel,
-    data.levels ? [element("h3", {}, "Levels"), runsTable("Levels", data.levels), element("h3", {}, "All requests of each level")] : null,
-    runsTable("All runs", data.overview),
+    data.levels ? runsTable("Levels", data.levels) : runsTable("All runs", data.overview),
     notesPanel(data.notes),
   );
   if (data.charts.length) section("charts", "Charts", "Charts", "", grid(data.charts));
+  if (data.levels) {
+    section("levels", "All requests of each level", "Levels", "Also the first requests, which no decision counts.", runsTable("All requests of each level", data.overview));
+  }
   if (data.differences.length) {
     section(
       "differences",
