@@ -18,6 +18,7 @@ from penstock.metrics.phase_stats import ErrorGroup, PhaseStats
 from penstock.metrics.prompt_reuse import ReuseCounter, ReuseSummary
 from penstock.metrics.reply_checks import ReplyChecks
 from penstock.metrics.request_series import Intervals, intervals
+from penstock.metrics.silences import Silences
 from penstock.metrics.slices import Slice, SliceBuilder
 from penstock.metrics.statistics import Stats
 from penstock.metrics.steady_state import (
@@ -192,6 +193,7 @@ class SummaryBuilder:
         self._token_totals = TokenTotals()
         self._reply_checks = ReplyChecks(header)
         self._outages = Outages()
+        self._silences = Silences()
         self._root = RootHash(folder)
         self._gap_profile = GapProfileBuilder()
         self._broken_conversations = 0
@@ -223,6 +225,7 @@ class SummaryBuilder:
         if phase is self._profiling:
             self._outages.add(record)
         if phase is self._profiling and record.failure is None and not record.cancelled:
+            self._silences.add(record.start, record.end)
             self._reply_checks.add(record, measures.values)
             self._gap_profile.add(record, measures)
             if not self._header.settings.endpoint.server_token_count:
@@ -280,7 +283,7 @@ class SummaryBuilder:
             tokenizer=tokenizer,
             token_agreement=self._token_totals.agreement(),
             prompt_reuse=self._reuse.summary(),
-            reply_notes=[*self._reply_checks.notes(), *self._outages.notes(first)],
+            reply_notes=[*self._reply_checks.notes(), *self._outages.notes(first), *self._silences.notes(first)],
             gap_profile=self._gap_profile.result(),
             torn_bytes=self._log.torn_bytes,
             torn_requests=self._log.torn_requests,
