@@ -309,5 +309,6 @@ class Harness:
                     )
                     self.requests.append(request)
                     await self._answers[server](request, Connection(writer))
+            writer.close()  # the client has closed its side
 
         return serve

@@ -104,3 +104,23 @@ def test_stepped_wall_clock_is_counted_and_leaves_durations_alone(
     assert outcome.report.clock_steps == 1
     assert all(record.failure is None for record in outcome.records)
     assert all(0 < record.end - record.start < 60_000_000_000 for record in outcome.records)
+
+
+def test_descriptors_stay_flat_over_many_connections_and_failures(tmp_path: Path) -> None:
+    """Each request has a connection of its own, and every fifth one is reset. The server's sockets are counted, too."""
+    open_files: list[int] = []
+
+    async def answer(request: Request, connection: Connection) -> None:
+        open_files.append(len(os.listdir("/proc/self/fd")))
+        if request.number % 5 == 4:
+            connection.reset()
+        else:
+            await connection.send(chat_reply())
+
+    before = len(os.listdir("/proc/self/fd"))
+    harness = Harness(tmp_path, answer)
+    outcome = harness.run(BODIES, reuse=False, slots=8, requests=300)
+    assert len(outcome.records) == 300
+    assert harness.connections[0] >= 300
+    assert max(open_files) - before < 100
+    assert len(os.listdir("/proc/self/fd")) - before < 20

@@ -19,6 +19,7 @@ from penstock.metrics.phase_stats import ErrorGroup, PhaseStats
 from penstock.metrics.prompt_reuse import ReuseCounter, ReuseSummary
 from penstock.metrics.reply_checks import ReplyChecks
 from penstock.metrics.request_series import Intervals, intervals
+from penstock.metrics.silences import Silences
 from penstock.metrics.slices import Slice, SliceBuilder
 from penstock.metrics.statistics import Stats
 from penstock.metrics.steady_state import (
@@ -193,6 +194,7 @@ class SummaryBuilder:
         self._token_totals = TokenTotals()
         self._reply_checks = ReplyChecks(header)
         self._outages = Outages()
+        self._silences = Silences()
         self._root = RootHash(folder)
         self._gap_profile = GapProfileBuilder()
         self._broken_conversations = 0
@@ -230,6 +232,7 @@ class SummaryBuilder:
             for record, measures in zip(records, table.rows, strict=True):
                 self._slices.add(record, measures)
         self._outages.add_batch(batch)
+        self._silences.add_batch(batch.start[batch.succeeded], batch.end[batch.succeeded])
         self._reply_checks.add(batch, table)
         self._gap_profile.add(batch, table)
         if not self._header.settings.endpoint.server_token_count:
@@ -279,7 +282,7 @@ class SummaryBuilder:
             tokenizer=tokenizer,
             token_agreement=self._token_totals.agreement(),
             prompt_reuse=self._reuse.summary(),
-            reply_notes=[*self._reply_checks.notes(), *self._outages.notes(first)],
+            reply_notes=[*self._reply_checks.notes(), *self._outages.notes(first), *self._silences.notes(first)],
             gap_profile=self._gap_profile.result(),
             torn_bytes=self._log.torn_bytes,
             torn_requests=self._log.torn_requests,
