@@ -76,6 +76,7 @@ def test_run_ends_at_its_target_precision(program: Program, mock: Callable[..., 
     assert done.status == 0, done
     outcome = done.summary["until"]
     assert outcome["reached"]
+    assert outcome["ended_run"]
     assert outcome["requests"] >= 100
     assert done.summary["is_complete"]
     assert "The run ended because avg request_latency +-60000 was reached, after" in " ".join(done.out.split())
