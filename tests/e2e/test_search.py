@@ -6,8 +6,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from penstock.reports.report_html import read_page
 from support.programs import MockServer, Outcome, Program
 
@@ -55,6 +53,26 @@ def test_search_reports_the_curve_and_the_limit(program: Program, mock: Callable
     assert "No concurrency met the objectives, not even 1." in hard.out
 
 
+def test_search_for_a_request_rate(program: Program, mock: Callable[..., MockServer]) -> None:
+    done = program.profile(
+        mock(ttft=1).url,
+        *(*SYNTHETIC, "--osl", 2, "--find-max", "request-rate", "--search-min", 20, "--search-max", 40),
+        *("--slo", "request_error_rate<50", "--arrival-pattern", "constant"),
+        texts=None,
+    )
+    assert done.status == 0, done
+    found = search_of(done)
+    assert found["parameter"] == "request_rate"
+    assert found["limit"] == {"estimate": 40.0, "low": 40.0, "high": None}
+    assert [level["request_rate"] for level in found["levels"]] == [20, 40]
+    assert "The objectives are met up to request rate 40, the highest that was tried" in done.out
+    assert "request_rate_40: passes; of " in done.out
+    for name in ("request_rate_20", "request_rate_40", "request_rate_40_visit_2"):
+        summary = json.loads((done.folder / name / "profile_export_aiperf.json").read_text())
+        assert summary["is_complete"]
+        assert summary["request_count"]["avg"] >= 20
+
+
 def test_run_ends_at_its_target_precision(program: Program, mock: Callable[..., MockServer]) -> None:
     done = program.profile(
         mock(ttft=1).url,
@@ -65,6 +83,7 @@ def test_run_ends_at_its_target_precision(program: Program, mock: Callable[..., 
     assert done.status == 0, done
     outcome = done.summary["until"]
     assert outcome["reached"]
+    assert outcome["ended_run"]
     assert outcome["requests"] >= 100
     assert done.summary["is_complete"]
     assert "The run ended because avg request_latency +-60000 was reached, after" in " ".join(done.out.split())
@@ -76,25 +95,3 @@ def test_precision_needs_a_limit(program: Program) -> None:
     done = program.profile("http://127.0.0.1:9", *SYNTHETIC, "--until", "avg request_latency ±5%", texts=None)
     assert done.status == 2
     assert "give --request-count or --benchmark-duration" in done.err
-
-
-@pytest.mark.slow
-def test_interval_contains_the_capacity_of_the_mock(program: Program, mock: Callable[..., MockServer]) -> None:
-    """With 5 slots of 400 ms each, every request beyond the fifth adds 80 ms to the time to first token of 60 ms, or, if the
-    requests are in step, makes a fifth of them wait for 400 ms: a limit of 260 ms for the median allows 7 at a time."""
-    server = mock(ttft=60, itl=34, slots=5)
-    contained = 0
-    for seed in range(10):
-        done = program.profile(
-            server.url,
-            *(*SYNTHETIC, "--osl", 11, "--find-max", "concurrency", "--search-min", 4, "--search-max", 64),
-            *("--slo", "p50 time_to_first_token<260", "--random-seed", seed),
-            texts=None,
-        )
-        assert done.status == 0, done
-        found = search_of(done)
-        low, high = found["limit"]["low"], found["limit"]["high"]
-        contained += low <= 7 < high and (high - low) / 2 <= 0.1 * high
-        sent = sum(len(path.read_text().splitlines()) for path in done.folder.glob("*/profile_export.jsonl"))
-        assert 50 < sent <= 6 * 1000 / 3  # bisection of 4 to 64
-    assert contained >= 9

@@ -27,14 +27,11 @@ def search(capacity: float, seed: int, maximum: int = 128) -> tuple[CapacitySear
         # A queue grows steeply beyond the capacity: the share of misses grows tenfold with 10 % more load.
         share = min(0.9, 0.01 * math.exp(25 * (value / capacity - 1)))
         drawn = outcomes(value, share, 1000, rng)
-        first_look = found.allows_first_look(value)
-        used = next(
-            (n for n in range(10, 1000, 10) if test.decide(drawn[:n], first_look=first_look) is not None), len(drawn)
-        )
+        visit = found.visit(value)
+        used = next((n for n in range(10, 1000, 10) if test.decide(drawn[:n], visit) is not None), len(drawn))
         judged = drawn[:used]
-        decision = test.decide(judged, first_look=first_look)
-        full = not first_look or decision == "fail" or test.decide(judged) == "pass"
-        found.add(Level(value, used, (sum(not o.met[0] for o in judged),), decision, full))
+        misses = sum(not outcome.met[0] for outcome in judged)
+        found.add(Level(value, used, (misses,), test.decide(judged, visit), visit == "last"))
         sent += used
     return found, sent
 

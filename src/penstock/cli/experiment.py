@@ -161,6 +161,8 @@ def _name(point: Point) -> str:
 def _line(result: PointResult) -> str:
     """Return the line about a point that has ended."""
     name = _name(result.point)
+    if result.outcome is not None:
+        return f"{name}: {result.outcome}"
     if result.report is None or result.error is not None:
         return f"{name}: failed. {result.error}"
     summary = result.report.summary
@@ -170,6 +172,8 @@ def _line(result: PointResult) -> str:
 
 def _short_line(result: PointResult) -> str:
     """Return the figures of a point in a few words, for the dashboard."""
+    if result.outcome is not None:
+        return result.outcome
     if result.report is None or result.error is not None:
         return f"failed. {result.error}"
     summary = result.report.summary

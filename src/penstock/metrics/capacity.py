@@ -18,6 +18,7 @@ import numpy as np
 from penstock.errors import UserError
 from penstock.metrics.catalogue import CATALOGUE
 from penstock.metrics.conditions import Condition, parse_condition
+from penstock.metrics.intervals import share_interval
 
 __all__ = [
     "ERROR_RATE",
@@ -30,6 +31,7 @@ __all__ = [
     "SearchOutcome",
     "SearchResult",
     "Slo",
+    "Visit",
     "isotonic",
     "parse_slo",
 ]
@@ -40,10 +42,18 @@ _ERROR = 0.02
 _TOLERANCE = 0.1
 """The search ends when the interval is not longer than this share of its lower end."""
 _FIRST_LOOK = 20
-"""While the load still doubles, a level passes after this many requests without a miss. It is tested in full if it turns out to
-be the limit."""
+"""While the load still doubles, a level passes after this many requests without a miss."""
+_LAST_ROUNDS, _LAST_REQUESTS, _LAST_LEVEL = 10, 250, 0.98
+"""The last visit of a level takes so many rounds of requests that overlap, or so many requests, until an interval of this level
+for the share of misses does not contain the allowed one. The lengths of queues change slowly, so the few requests of a
+sequential test may all meet a queue that happens to be short: without the last visit, a level at which 15 % of the requests
+miss a p90 passes in half of the searches. The sequential test of a p99 takes as many requests by itself."""
+_MAX_FACTOR, _MIN_REQUESTS = 4, 500
+"""A level that is not decided ends after this many times the requests of a level without a miss, and this many requests."""
 
 Decision = Literal["pass", "fail"]
+Visit = Literal["first look", "test", "last"]
+"""How thoroughly a level is tested."""
 
 
 class Slo(NamedTuple):
@@ -82,7 +92,7 @@ class Slo(NamedTuple):
 
 def parse_slo(text: str, flag: str = "--slo") -> Slo:
     """Return the objective in a text such as `p99 time_to_first_token<300`; raise `UserError`."""
-    condition = parse_condition(flag, text, example="p99 time_to_first_token<300")
+    condition = parse_condition(flag, text, example="p99 time_to_first_token<300", any_percentile=True)
     if condition.metric == ERROR_RATE and not condition.operator.startswith(">") and 0 < condition.limit < 100:
         return Slo(text.strip(), ERROR_RATE, condition.limit, False, 1 - condition.limit / 100)
     return Slo(
@@ -92,12 +102,12 @@ def parse_slo(text: str, flag: str = "--slo") -> Slo:
 
 def _share(condition: Condition, flag: str) -> float:
     percentile = condition.statistic.removeprefix("p")
-    if CATALOGUE[condition.metric].kind != "record" or not percentile.isdigit():
+    if CATALOGUE[condition.metric].kind != "record" or not percentile.replace(".", "").isdigit():
         raise UserError(
             f"{condition.text}: {flag} takes a percentile of a metric of single requests, like 'p99 time_to_first_token<300', "
             "or 'request_error_rate<1' (in percent)."
         )
-    share = int(percentile) / 100
+    share = float(percentile) / 100
     return 1 - share if condition.operator.startswith(">") else share
 
 
@@ -125,9 +135,20 @@ class LevelTest:
         """Requests without a miss after which a level passes."""
         return max(math.ceil(-self._bound / met) for _, met in self._steps)
 
-    def decide(self, outcomes: Iterable[Outcome], *, first_look: bool = False) -> Decision | None:
+    @property
+    def max_requests(self) -> int:
+        """Requests after which a level that is not decided is close to the limit."""
+        return max(_MIN_REQUESTS, _MAX_FACTOR * self.requests_to_pass)
+
+    def is_exhausted(self, outcomes: Sequence[Outcome]) -> bool:
+        """Return whether more requests of a level that is not decided would hardly help."""
+        return len(outcomes) >= self.max_requests and len(_rounds(outcomes)) >= _LAST_ROUNDS
+
+    def decide(self, outcomes: Iterable[Outcome], visit: Visit = "test") -> Decision | None:
         """Return the decision; None if there are too few requests. The outcomes are in the order of their starts."""
         rounds = _rounds(outcomes)
+        if visit == "last" and self.requests_to_pass < _LAST_REQUESTS:
+            return self._decide_at_last(rounds)
         scores = [0.0] * len(self._slos)
         passed = [False] * len(self._slos)
         for each in rounds:
@@ -141,8 +162,21 @@ class LevelTest:
                 passed[i] |= scores[i] <= -self._bound
         if all(passed) and max(scores) <= 0:
             return "pass"
-        clean = first_look and all(all(outcome.met) for each in rounds for outcome in each)
+        clean = visit == "first look" and all(all(outcome.met) for each in rounds for outcome in each)
         return "pass" if clean and sum(map(len, rounds)) >= _FIRST_LOOK else None
+
+    def _decide_at_last(self, rounds: list[list[Outcome]]) -> Decision | None:
+        count = sum(map(len, rounds))
+        if len(rounds) < _LAST_ROUNDS and count < _LAST_REQUESTS:
+            return None
+        passed = True
+        for i, slo in enumerate(self._slos):
+            missed = (not outcome.met[i] for each in rounds for outcome in each)
+            share = share_interval(np.fromiter(missed, np.float64, count), _LAST_LEVEL)
+            if share.low is not None and share.low > slo.allowed:
+                return "fail"
+            passed &= share.high is not None and share.high < slo.allowed
+        return "pass" if passed else None
 
 
 def _steps(allowed: float) -> tuple[float, float]:
@@ -173,16 +207,19 @@ class Level(msgspec.Struct, frozen=True):
     """For each objective, the requests that missed it."""
     decision: Decision | None
     """None if the requests did not suffice."""
-    full: bool = True
-    """False after a first look."""
+    is_final: bool = False
+    """True after the last visit."""
+    unclear: int = 0
+    """Requests that were not judged, because the client may have caused the miss."""
     observed: tuple[float, ...] = ()
     """For each objective, the figure that it limits."""
 
     def combined(self, other: Level) -> Level:
         """Return both visits of a level; the later one decides."""
         misses = tuple(a + b for a, b in zip(self.misses, other.misses, strict=True))
-        decision = other.decision if other.decision is not None else self.decision
-        return Level(self.value, self.requests + other.requests, misses, decision, other.full, other.observed)
+        unclear = self.unclear + other.unclear
+        requests = self.requests + other.requests
+        return Level(self.value, requests, misses, other.decision, other.is_final, unclear, other.observed)
 
 
 class Limit(msgspec.Struct, frozen=True):
@@ -215,22 +252,25 @@ class SearchOutcome(NamedTuple):
 
 
 class CapacitySearch:
-    """Chooses the levels to measure: doubles the load until a level fails, then halves the interval."""
+    """Chooses the levels to measure: doubles the load until a level fails, halves the interval, and then visits its ends
+    again."""
 
     def __init__(self, slos: Sequence[Slo], minimum: float, maximum: float, *, whole: bool) -> None:
         """`whole` says that levels are whole numbers."""
         self._slos = slos
-        self._minimum, self._maximum = minimum, maximum
         self._whole = whole
+        self._minimum, self._maximum = self._rounded(minimum), self._rounded(maximum)
         self._levels: dict[float, Level] = {}
 
     def add(self, level: Level) -> None:
         before = self._levels.get(level.value)
         self._levels[level.value] = level if before is None else before.combined(level)
 
-    def allows_first_look(self, value: float) -> bool:
-        """Return whether a level may pass after a first look: while the load still doubles, and only once."""
-        return value not in self._levels and all(map(self._passes, self._levels.values()))
+    def visit(self, value: float) -> Visit:
+        """Return how to visit a level: with a first look while the load still doubles."""
+        if value in self._levels:
+            return "last"
+        return "first look" if all(map(self.passes, self._levels.values())) else "test"
 
     def next(self) -> float | None:
         """Return the next level to measure; None at the end of the search."""
@@ -240,11 +280,12 @@ class CapacitySearch:
         if high is None:
             if low < self._maximum:
                 return min(self._maximum, self._rounded(2 * low))
-            return low if self._needs_test(low) else None
+            return None if self._levels[low].is_final else low
         if not self._is_narrow(low, high):
             return self._between(low, high)
-        if self._needs_test(low):
-            return low
+        for end in (low, high):
+            if not self._levels[end].is_final:
+                return end
         return self._refinement()
 
     def result(self) -> SearchResult:
@@ -266,7 +307,7 @@ class CapacitySearch:
             limit = Limit(estimate if high is None else min(estimate, high), low, high)
         return SearchResult(levels, limit, list(zip(*fits, strict=True)))
 
-    def _passes(self, level: Level) -> bool:
+    def passes(self, level: Level) -> bool:
         """Return the decision, or for an undecided level that of its share of misses."""
         if level.decision is not None:
             return level.decision == "pass"
@@ -275,12 +316,9 @@ class CapacitySearch:
     def _interval(self, *, decided: bool) -> tuple[float | None, float | None]:
         """Return the highest level that passes below the lowest one that fails, and that one."""
         levels = [level for level in self._levels.values() if not decided or level.decision is not None]
-        high = min((level.value for level in levels if not self._passes(level)), default=None)
-        passing = [level.value for level in levels if self._passes(level) and (high is None or level.value < high)]
+        high = min((level.value for level in levels if not self.passes(level)), default=None)
+        passing = [level.value for level in levels if self.passes(level) and (high is None or level.value < high)]
         return max(passing, default=None), high
-
-    def _needs_test(self, value: float) -> bool:
-        return not self._levels[value].full
 
     def _is_narrow(self, low: float, high: float) -> bool:
         return high - low <= max(1.0 if self._whole else 0.0, _TOLERANCE * low)

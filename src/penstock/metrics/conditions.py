@@ -25,10 +25,11 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
 }
 _CONDITION = re.compile(
-    r"(?:(?P<statistic>\w+)\s+)?(?P<metric>\w+)\s*(?P<operator>[<>]=?)\s*(?P<limit>[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)"
+    r"(?:(?P<statistic>[\w.]+)\s+)?(?P<metric>\w+)\s*(?P<operator>[<>]=?)\s*(?P<limit>[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)"
     r"\s*(?P<percent>%?)",
     re.IGNORECASE,
 )
+_PERCENTILE = re.compile(r"p(?!0+\.?0*$)\d{1,2}(?:\.\d+)?")
 _ABBREVIATIONS = {
     "ttft": "time_to_first_token",
     "ttst": "time_to_second_token",
@@ -67,8 +68,11 @@ def parse_assertion(text: str, flag: str = "--assert") -> Condition:
     return parse_condition(flag, text, example="p99 time_to_first_token<300")
 
 
-def parse_condition(flag: str, text: str, *, example: str, percent: bool = False) -> Condition:
-    """Parse a condition. With `percent`, the number may have a percent sign."""
+def parse_condition(
+    flag: str, text: str, *, example: str, percent: bool = False, any_percentile: bool = False
+) -> Condition:
+    """Parse a condition. With `percent`, the number may have a percent sign; with `any_percentile`, the statistic may also be
+    a percentile that is not reported, such as `p99.9`."""
     shown = f"{flag} {text!r}"
     match = _CONDITION.fullmatch(text.strip())
     if match is None or (match["percent"] and not percent):
@@ -84,7 +88,11 @@ def parse_condition(flag: str, text: str, *, example: str, percent: bool = False
         )
         raise UserError(f"{shown}: there is no metric {metric}; {hint}")
     statistic = None if match["statistic"] is None else match["statistic"].lower()
-    if statistic is not None and statistic not in STATISTICS:
+    if (
+        statistic is not None
+        and statistic not in STATISTICS
+        and not (any_percentile and _PERCENTILE.fullmatch(statistic))
+    ):
         hint = did_you_mean(statistic, STATISTICS, f"use one of {', '.join(STATISTICS)}.")
         raise UserError(f"{shown}: there is no statistic {statistic}; {hint}")
     if _is_single(metric):

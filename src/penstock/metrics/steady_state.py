@@ -24,6 +24,7 @@ __all__ = [
     "SteadyState",
     "censored",
     "is_overloaded",
+    "kendall",
     "mser5",
     "steady_state",
     "steady_window",
@@ -152,10 +153,10 @@ def is_overloaded(table: SeriesTable) -> bool:
     )
     third = _TREND_BATCHES // 3
     grown = flights[-third:].mean() >= _MIN_GROWTH * flights[:third].mean()
-    return bool(grown) and _kendall(flights) > _STRICTLY and _kendall(waits) > _MOSTLY
+    return bool(grown) and kendall(flights) > _STRICTLY and kendall(waits) > _MOSTLY
 
 
-def _kendall(series: Values) -> float:
+def kendall(series: Values) -> float:
     """Return Kendall's rank correlation of a series with time."""
     signs = np.sign(series[None, :] - series[:, None])
     pairs = len(series) * (len(series) - 1) / 2

@@ -88,6 +88,8 @@ class LoggedPoint(msgspec.Struct, frozen=True):
     """Which of the repeated runs it is."""
     offsets: tuple[int, ...] = ()
     """For each worker, the size of its file when the point began: the records of earlier points need not be read."""
+    drained: bool = True
+    """False if requests of the point before it were still in flight when it began: their records come after its begin."""
 
 
 def variation_label(parameters: Mapping[str, float]) -> str:
@@ -424,7 +426,7 @@ class RunLog:
         if self.point is None:
             return 0, None
         worker = int(os.path.basename(path)[7:-4])
-        starts = [point.offsets[worker] for point in self.points if worker < len(point.offsets)]
+        starts = [point.offsets[worker] for point in self.points if point.drained and worker < len(point.offsets)]
         own = self.point.offsets[worker] if worker < len(self.point.offsets) else 0
         return own, min((start for start in starts if start > own), default=None)
 

@@ -95,7 +95,9 @@ def certainty_notes(summary: Summary) -> Iterator[str]:
         yield f"The server is {OVERLOADED}. Requests in flight and their waiting times grew until the last send."
     if summary.until is not None:
         target, requests = summary.until["target"], summary.until["requests"]
-        if summary.until["reached"]:
+        if summary.until["reached"] and not summary.until.get("ended_run", True):
+            yield f"The run ended at its limit, and {target} was reached with {counted(requests, 'request')}."
+        elif summary.until["reached"]:
             yield f"The run ended because {target} was reached, after {counted(requests, 'request')}."
         else:
             yield f"The run ended at its limit: {target} was not reached with {counted(requests, 'request')}."

@@ -109,7 +109,7 @@ def execute_phases(
                 position = running.wait(partial(must_end, rule, until)).next_position
                 if until is not None:
                     opened.runner.add_sample(UNTIL, monotonic_ns(), until.facts())
-                    log_rule(opened.runner, running, ended=until.is_reached)
+                    log_rule(opened.runner, running, ended=until.ended_run)
                 if rule.reason is not None:
                     stopped = rule.reason
                     break

@@ -20,6 +20,7 @@ from penstock.runs.point_folder import write_reference
 from penstock.runs.points import Experiment, Point, PointResult
 from penstock.runs.prepare import connections_to_open, default_entries, expected_requests, phase_loads
 from penstock.runs.run_folder import RunFolder
+from penstock.runs.runner import RunningPhase, RunProgress
 from penstock.runs.summarise import summarise, why_unusable
 from penstock.schedule.phase import Phase
 from penstock.schedule.phases import make_phases
@@ -27,6 +28,8 @@ from penstock.settings.redact import redacted
 from penstock.settings.schema import LoadSettings, Settings, WarmupSettings
 
 __all__ = ["FinishedExperiment", "log_phase", "run_experiment"]
+
+_LEAD_S = 0.6
 
 
 class FinishedExperiment(NamedTuple):
@@ -47,6 +50,7 @@ def run_experiment(
     observer = observer or Observer()
     results: list[PointResult] = []
     opened: OpenedRun | None = None
+    run: _PointRunner | None = None
     error: str | None = None
     try:
         with open_run(experiment.settings, folder, observer, spawn=spawn, points=experiment.largest) as opened:
@@ -54,7 +58,8 @@ def run_experiment(
             points = experiment.points()
             point: Point | None = next(points)
             while point is not None and (result := run.run(point)) is not None:
-                results.append(result)
+                if result.outcome is None:
+                    results.append(result)
                 observer.point_ended(result)
                 if opened.runner.stopping or opened.runner.lost_workers:
                     break
@@ -62,6 +67,7 @@ def run_experiment(
                     point = points.send(result)
                 except StopIteration:
                     point = None
+            run.end_level()
     except PenstockError as failure:
         if opened is None or not opened.runner.began:
             if opened is None or not opened.runner.interrupts:
@@ -71,6 +77,8 @@ def run_experiment(
     runner = opened.runner
     if not folder.began:
         raise UserError(runner.companion_error) if runner.companion_error is not None else KeyboardInterrupt
+    if run is not None:
+        results += run.report_levels()
     if error is None and runner.lost_workers:
         error = "A worker process was lost, so the points after it were not run."
     return FinishedExperiment(results, runner.interrupts, error or runner.companion_error)
@@ -91,6 +99,33 @@ def log_phase(opened: OpenedRun, number: int, load: LoadSettings, phase: Phase) 
     return logged
 
 
+class _RunningLevel(NamedTuple):
+    """A level of a search that sends until the next one begins."""
+
+    point: Point
+    logged: LoggedPoint
+    running: RunningPhase
+    sent_before: int
+    """Requests of all phases before it."""
+
+    def next_position(self, progress: RunProgress) -> int:
+        """Return a position in the dataset that the level has hardly reached when the next one begins. The counts are up to
+        0.1 s old, and the next level begins up to 0.5 s later."""
+        sent = progress.sent - self.sent_before
+        seconds = max(0.1, (monotonic_ns() - self.running.began) / 1e9)
+        return self.running.phase.first + sent + round(_LEAD_S * sent / seconds)
+
+
+class _EndedLevel(NamedTuple):
+    point: Point
+    logged: LoggedPoint
+    position: int
+    """Where it ended in the dataset."""
+    failed: str | None
+    """Why it could not go on."""
+    interrupted: bool
+
+
 class _PointRunner:
     def __init__(self, opened: OpenedRun, settings: Settings, observer: Observer) -> None:
         """`settings` are those that the run was opened with: their dataset is loaded."""
@@ -107,13 +142,17 @@ class _PointRunner:
         self._after_warmup: dict[tuple[Hashable, int], int] = {}
         """Position in the dataset at which profiling starts, by dataset and seed."""
         self._count = 0
-        self._position = 0
-        """Position in the dataset at which the last point ended."""
+        self._level: _RunningLevel | None = None
+        """A level of a search that sends until the next one begins."""
+        self._levels: list[_EndedLevel] = []
+        """Levels whose reports are not written yet."""
 
     def run(self, point: Point) -> PointResult | None:
         """Run a point and write its artifacts; return None if the experiment has to end before it."""
         runner = self._opened.runner
-        runner.pause(point.pause_s)
+        if point.drain:
+            self.end_level()
+            runner.pause(point.pause_s)
         if runner.stopping:
             return None
         settings = replace(point.settings, endpoint=self._opened.settings.endpoint)  # with the URLs of mock servers
@@ -131,28 +170,71 @@ class _PointRunner:
         interrupted = False
         # A run that leaves the warmup out sends the same prompts as the one that had it.
         position = 0 if point.warmup else self._after_warmup.get(self._loaded, 0)
-        if point.rule is not None:  # a search goes on in the dataset, so that the server has not cached the prompts
-            position = self._position
         loads = phase_loads(settings)[-len(phases) :]
         for phase, load, requests in zip(phases, loads, expected, strict=True):
             connections = connections_to_open(phase, load.arrival_rate, requests)
+            if point.rule is not None and phase.kind == "profiling":
+                return self._run_level(point, logged, phase, connections, position)
             running = runner.start(phase.starting_at(position), connections=connections)
             if running is None:
                 return None if phase is phases[0] else self._result(point, logged, None, interrupted=True)
             rule = FailureRule(settings.load, runner.progress)
-            own_rule = point.rule if phase.kind == "profiling" else None
-            result = running.wait(partial(must_end, rule, own_rule))
-            interrupted = result.progress.stopping > 0
-            if own_rule is not None and not interrupted:
-                runner.add_sample(LEVEL, monotonic_ns(), own_rule.facts())
-                log_rule(runner, running, ended=rule.reason is None)
-            position = self._position = result.next_position
+            result = running.wait(rule.is_met)
+            position = result.next_position
             if phase.kind == "warmup":
                 self._after_warmup[self._loaded] = position
+            interrupted = result.progress.stopping > 0
             stopped = rule.reason
             if stopped is not None or interrupted:
                 break
         return self._result(point, logged, stopped, interrupted=interrupted)
+
+    def _run_level(
+        self, point: Point, logged: LoggedPoint, phase: Phase, connections: int, position: int
+    ) -> PointResult | None:
+        """Run a level of a search until its rule is met, and let it send until the next one begins."""
+        assert point.rule is not None
+        runner, before = self._opened.runner, self._level
+        if point.slots is not None:
+            phase = replace(phase, slots=point.slots)
+        if self._levels:  # go on in the dataset, so that the server has not cached the prompts
+            position = self._levels[-1].position if before is None else before.next_position(runner.progress)
+        failures = FailureRule(point.settings.load, runner.progress)
+        running = runner.start(phase.starting_at(position), drain=before is None, connections=connections)
+        if running is None:
+            return None
+        self._level = _RunningLevel(point, logged, running, runner.progress.sent)
+        if before is not None:
+            self._end(before)
+        running.watch(partial(must_end, failures, point.rule))
+        if failures.reason is not None or runner.stopping or running.done:
+            self.end_level(failures.reason)
+        return PointResult(point, None, outcome=point.rule.outcome())
+
+    def end_level(self, failed: str | None = None) -> None:
+        """End the level that is still sending. `failed` says why it could not go on."""
+        level, self._level = self._level, None
+        if level is not None:
+            if not level.running.done:
+                level.running.stop()
+            self._end(level, failed)
+
+    def _end(self, level: _RunningLevel, failed: str | None = None) -> None:
+        """Wait until a level sends no more; its requests may still be in flight."""
+        runner = self._opened.runner
+        result = level.running.wait()
+        interrupted = result.progress.stopping > 0
+        if level.point.rule is not None and not interrupted:
+            runner.add_sample(LEVEL, monotonic_ns(), level.point.rule.facts())
+        log_rule(runner, level.running, ended=failed is None and not runner.interrupts)
+        self._levels.append(_EndedLevel(level.point, level.logged, result.next_position, failed, interrupted))
+
+    def report_levels(self) -> list[PointResult]:
+        """Write the artifacts of the levels of a search, and return their results."""
+        return [
+            self._result(level.point, level.logged, level.failed, interrupted=level.interrupted)
+            for level in self._levels
+        ]
 
     def _load(self, settings: Settings) -> StoredData:
         """Let the workers take their conversations from the dataset of these settings, in the order of their seed."""
@@ -202,6 +284,7 @@ class _PointRunner:
             point.parameters,
             point.variation,
             point.trial,
+            drained=point.drain,
         )
         self._opened.runner.begin_point(logged)
         self._count += 1

@@ -22,16 +22,23 @@ from penstock.metrics.statistics import Values
 from penstock.records.log import variation_label
 from penstock.runs.execute import StopRule
 from penstock.runs.summarise import RunReport
+from penstock.schedule.limits import Limit
 from penstock.settings.resolve import MIN_RUNS
 from penstock.settings.schema import ExperimentSettings, Settings
 from penstock.suggest import did_you_mean
 
-__all__ = ["Experiment", "Point", "PointResult", "PointRuns", "Variation", "Variations", "base_seed"]
+__all__ = ["Experiment", "LevelRule", "Point", "PointResult", "PointRuns", "Variation", "Variations", "base_seed"]
 
 _FIXED_SEED = 42
 """Seed of repeated runs without a seed of the user, as in AIPerf."""
 _SEEDS_PER_RUN = 100_000
 """Distance between the seeds of repeated runs, larger than the number of points, whose seeds differ by one."""
+
+
+class LevelRule(StopRule, Protocol):
+    def outcome(self) -> str:
+        """Say what was found, after the end of the level."""
+        ...
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -48,8 +55,12 @@ class Point(msgspec.Struct, frozen=True):
     """False skips the warmup; profiling starts at the same prompt as after a warmup."""
     pause_s: float = 0.0
     """Time without requests before it."""
-    rule: StopRule | None = None
-    """Ends its profiling phase early."""
+    rule: LevelRule | None = None
+    """Decides when the next point may begin. Its artifacts are written after the last point."""
+    drain: bool = True
+    """Wait until the requests of the point before have ended; without, that point sends until this one begins."""
+    slots: Limit | None = None
+    """Replaces the limit of requests in flight that the settings describe."""
 
 
 class PointResult(NamedTuple):
@@ -58,6 +69,8 @@ class PointResult(NamedTuple):
     """None if nothing could be sent."""
     error: str | None = None
     """Why its figures cannot be used; None if they can."""
+    outcome: str | None = None
+    """What the rule of the point has found, if its report is written later."""
 
     def value(self, metric: str, statistic: str) -> float | None:
         """Return a figure; None if the point has none."""

@@ -272,7 +272,8 @@ class Runner:
 
     def begin_point(self, point: LoggedPoint) -> None:
         """Log a point of an experiment, whose phases follow."""
-        self._drain()
+        if point.drained:
+            self._drain()
         assert self._log is not None
         self._log.point(msgspec.structs.replace(point, offsets=self._log_sizes()))
 
@@ -464,6 +465,11 @@ class RunningPhase:
         deadline = monotonic_ns() + round(seconds * 1e9)
         self._runner._wait(lambda: self.done or monotonic_ns() >= deadline)
         return self.done
+
+    def watch(self, until: Callable[[RunningPhase], bool]) -> None:
+        """Wait until the function returns True, which is called about every 10 ms, or until the phase ends. The phase goes
+        on."""
+        self._runner._wait(lambda: until(self) or self.done)
 
     def wait(self, until: Callable[[RunningPhase], bool] | None = None) -> PhaseResult:
         """Wait for the end of the phase and return its result. `until` is called about every 10 ms; the phase is stopped

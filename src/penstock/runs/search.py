@@ -1,15 +1,20 @@
-"""A search for the largest load that meets service level objectives, as an experiment: its levels share workers, connections
-and the log."""
+"""A search for the largest load that meets service level objectives, as an experiment: one run, in which the load changes while
+requests are in flight. Each request belongs to the level at which it was sent. Those that were sent before the requests of the
+level before had ended are not judged.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 from time import monotonic_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 from msgspec.structs import replace
 
+from penstock.metrics.bounds import bounds_of
 from penstock.metrics.capacity import (
     ERROR_RATE,
     CapacitySearch,
@@ -18,16 +23,21 @@ from penstock.metrics.capacity import (
     LevelTest,
     Outcome,
     SearchOutcome,
+    SearchResult,
     Slo,
+    Visit,
     parse_slo,
 )
 from penstock.metrics.catalogue import CATALOGUE
+from penstock.metrics.steady_state import kendall
+from penstock.plural import counted
 from penstock.records.log import LEVEL, RunLog, variation_label
 from penstock.records.record import Record
 from penstock.runs.log_tail import LogTail, values_while_running
 from penstock.runs.points import Point, PointRuns, base_seed
 from penstock.runs.run_folder import LOG_FOLDER
 from penstock.runs.runner import RunningPhase
+from penstock.schedule.limits import LinearRamp
 from penstock.settings.schema import ExperimentSettings, Settings
 
 __all__ = ["SEARCH_FILE", "Search", "logged_search", "write_search"]
@@ -35,58 +45,79 @@ __all__ = ["SEARCH_FILE", "Search", "logged_search", "write_search"]
 SEARCH_FILE = "profile_export_penstock_search.json"
 _POLL_NS = 50_000_000
 _MIN_SPAN_S, _MAX_SPAN_S = 2.0, 60.0
-_MAX_FACTOR = 4
-"""An undecided level ends after this many times the requests of a level without a miss."""
+_PATIENCE = 5
+"""A rate at which latencies grow has to pass for this many times the usual span."""
+_TREND_BATCHES = 10
+_TREND = 0.6
+"""Kendall's rank correlation of latencies with time above which they grow."""
+
+
+class _Start(NamedTuple):
+    """How a level begins."""
+
+    continues: bool
+    """Requests of the level before are still in flight."""
+    ramp_s: float = 0.0
+    """Time in which the number of requests in flight moves to that of the level."""
+    settle: int = 0
+    """Requests at the start of the level that are not judged, because the server was empty."""
 
 
 class _LevelRule:
-    """Ends a level when its test has decided."""
+    """Ends a level when its test has decided, or when its requests do not suffice."""
 
     def __init__(
-        self, log: str, slos: tuple[Slo, ...], value: float, settle: int, *, first_look: bool, span_s: float = 0.0
+        self, log: str, slos: tuple[Slo, ...], value: float, start: _Start, visit: Visit, span_s: float = 0.0
     ) -> None:
-        """`settle` requests at the start of the level are not judged. A level passes only if the start times of the others
-        cover at least `span_s`."""
+        """A level passes only if the start times of the requests that are judged cover `span_s`."""
         self._span_ns = round(span_s * 1e9)
         self._slos = slos
         self._value = value
-        self._settle = settle
-        self._first_look = first_look
+        self._start = start
+        self._visit: Visit = visit
         self._test = LevelTest(slos)
         self._tail = LogTail(log)
         self._phase = -1
         self._polled = 0
         self._outcomes: list[Outcome] = []
+        self._unclear: list[int] = []
+        """Starts of the requests that may have missed an objective only because of the client."""
+        self._before = 0
+        """End of the last request of an earlier level."""
+        self._judged: list[Outcome] = []
         self._decision: Decision | None = None
 
     def is_met(self, running: RunningPhase) -> bool:
         self._phase = running.index
         now = monotonic_ns()
-        if now - self._polled < _POLL_NS:
+        if now - self._polled < _POLL_NS and not running.done:
             return False
         self._polled = now
         self._read()
-        # Long requests end last. Judge only those that started before any that may still be in flight.
-        longest = max((outcome.end - outcome.start for outcome in self._outcomes), default=0)
-        horizon = max((outcome.end for outcome in self._outcomes), default=0) - longest
-        self._decision = self._decide(horizon)
-        return self._decision is not None
+        self._judge(everything=running.done)
+        return self._decision is not None or (self._test.is_exhausted(self._judged) and self._covers_span(_PATIENCE))
 
     def level(self) -> Level:
-        """Return what was observed. Call it after the end of the level."""
-        self._read()
-        judged = self._judged(None)
+        """Return what was observed up to the decision."""
+        judged = self._judged
         misses = tuple(sum(not outcome.met[i] for outcome in judged) for i in range(len(self._slos)))
-        decision = self._decision or self._decide(None)
-        full = not self._first_look or decision == "fail" or self._test.decide(judged) == "pass"
+        unclear = sum(judged[0].start <= start <= judged[-1].start for start in self._unclear) if judged else 0
         observed = tuple(
             slo.observed([outcome.values[i] for outcome in judged]) for i, slo in enumerate(self._slos) if judged
         )
-        return Level(self._value, len(judged), misses, decision, full, observed)
+        return Level(self._value, len(judged), misses, self._decision, self._visit == "last", unclear, observed)
 
     def facts(self) -> dict[str, Any]:
         """Return what the log keeps about the level."""
         return msgspec.structs.asdict(self.level())
+
+    def outcome(self) -> str:
+        level = self.level()
+        decision = {"pass": "passes", "fail": "fails", None: "is not decided"}[level.decision]
+        misses = " and ".join(
+            f"{count:,} did not meet {slo.text}" for count, slo in zip(level.misses, self._slos, strict=True)
+        )
+        return f"{decision}; of {counted(level.requests, 'request')}, {misses}"
 
     @property
     def latency_s(self) -> float:
@@ -95,26 +126,58 @@ class _LevelRule:
         return sum(times) / len(times) / 1e9 if times else 0.0
 
     def _read(self) -> None:
-        records = [record for record in self._tail.read() if self._counts(record)]
+        records = [record for record in self._tail.read() if record.phase <= self._phase]
+        ends = [record.end for record in records if record.phase < self._phase]
+        self._before = max(self._before, *ends) if ends else self._before
+        records = [record for record in records if record.phase == self._phase and not record.cancelled]
         for record, values in zip(records, values_while_running(records), strict=True):
-            met = tuple(slo.is_met(values) for slo in self._slos)
-            observed = tuple(slo.value(values) for slo in self._slos)
-            self._outcomes.append(Outcome(record.start, record.end, met, observed))
+            met = _met(record, values, self._slos)
+            if met is None:
+                self._unclear.append(record.start)
+            else:
+                observed = tuple(slo.value(values) for slo in self._slos)
+                self._outcomes.append(Outcome(record.start, record.end, met, observed))
         self._outcomes.sort()
 
-    def _counts(self, record: Record) -> bool:
-        return record.phase == self._phase and not record.cancelled
+    def _judge(self, *, everything: bool) -> None:
+        """Judge the requests after the transition. Long requests end last, so unless `everything` has ended, judge only those
+        that started before any that may still be in flight."""
+        outcomes = self._outcomes
+        if not outcomes:
+            return
+        first = outcomes[0].start
+        if self._start.continues:
+            first = max(self._before, first + round(self._start.ramp_s * 1e9))
+        last = max(outcome.end for outcome in outcomes)
+        if not everything:
+            last -= max(outcome.end - outcome.start for outcome in outcomes)
+        self._judged = [outcome for outcome in outcomes[self._start.settle :] if first <= outcome.start <= last]
+        # A queue that grows does not have a share of misses, and a sequential test notices the growth.
+        visit: Visit = "test" if self._span_ns and self._visit == "last" else self._visit
+        self._decision = self._test.decide(self._judged, visit)
+        if self._decision == "pass" and not self._covers_span(_PATIENCE if self._span_ns and self._grows() else 1):
+            self._decision = None
 
-    def _judged(self, horizon: int | None) -> list[Outcome]:
-        judged = self._outcomes[self._settle :]
-        return judged if horizon is None else [outcome for outcome in judged if outcome.start <= horizon]
+    def _covers_span(self, times: int) -> bool:
+        return self._judged[-1].start - self._judged[0].start >= times * self._span_ns
 
-    def _decide(self, horizon: int | None) -> Decision | None:
-        judged = self._judged(horizon)
-        decision = self._test.decide(judged, first_look=self._first_look)
-        if decision == "pass" and judged[-1].start - judged[0].start < self._span_ns:
-            return None
-        return decision
+    def _grows(self) -> bool:
+        """Return whether latencies grow with time, as they do in a queue that never ends."""
+        if len(self._judged) < 2 * _TREND_BATCHES:
+            return True
+        latencies = np.array([outcome.end - outcome.start for outcome in self._judged], np.float64)
+        edges = np.linspace(0, len(latencies), _TREND_BATCHES + 1).astype(np.int64)
+        return kendall(np.add.reduceat(latencies, edges[:-1]) / np.diff(edges)) > _TREND
+
+
+def _met(record: Record, values: dict[str, float] | None, slos: tuple[Slo, ...]) -> tuple[bool, ...] | None:
+    """Return for each objective whether a request meets it; None if that depends on how far the client delayed it."""
+    met = tuple(slo.is_met(values) for slo in slos)
+    if values is None or all(met):
+        return met
+    uncertain = bounds_of(record, values)
+    lower = values | {tag: bounds.low for tag, bounds in uncertain.items()}
+    return met if met == tuple(slo.is_met(lower) for slo in slos) else None
 
 
 class Search:
@@ -132,48 +195,76 @@ class Search:
         self._visits: dict[float, int] = {}
         self._search = CapacitySearch(slos, *self._range, whole=self._closed_loop)
         self._span_s = 0.0 if self._closed_loop else _span_s(slos)
-        self._cap = _MAX_FACTOR * LevelTest(slos).requests_to_pass
-        self.largest = [self._at(self._range[1], 0.0)]
-        self.settings = replace(self._at(self._range[0], 0.0), output=replace(settings.output, folder=folder))
+        self.largest = [self._at(self._range[1])]
+        self.settings = replace(self._at(self._range[0]), output=replace(settings.output, folder=folder))
+
+    @property
+    def result(self) -> SearchResult:
+        return self._search.result()
 
     def points(self) -> PointRuns:
+        before: Level | None = None
         latency_s = 0.0
         while (value := self._search.next()) is not None:
-            settle = int(value) if self._closed_loop else round(value * latency_s)
-            log = os.path.join(self._folder, LOG_FOLDER)
+            start = self._start(value, before, latency_s)
             rule = _LevelRule(
-                log, self._slos, value, settle, first_look=self._search.allows_first_look(value), span_s=self._span_s
+                os.path.join(self._folder, LOG_FOLDER),
+                self._slos,
+                value,
+                start,
+                self._search.visit(value),
+                self._span_s,
             )
-            yield self._point(value, latency_s, rule)
-            level = rule.level()
-            if not level.requests:
+            yield self._point(value, before, start, rule)
+            before = rule.level()
+            if not before.requests:
                 return
-            self._search.add(level)
-            latency_s = rule.latency_s
+            self._search.add(before)
+            latency_s = min(latency_s or math.inf, rule.latency_s)
 
-    def _point(self, value: float, latency_s: float, rule: _LevelRule) -> Point:
+    def _start(self, value: float, before: Level | None, latency_s: float) -> _Start:
+        if self._closed_loop:
+            return _Start(False, settle=int(value)) if before is None else _Start(True, latency_s)
+        # The queue of a rate that was too high would be judged at the next rate: it shrinks as slowly as the rate is close to
+        # the capacity, while a server without new requests empties it at its full speed.
+        if before is None or not self._search.passes(before):
+            return _Start(False, settle=round(value * latency_s))
+        return _Start(True)
+
+    def _point(self, value: float, before: Level | None, start: _Start, rule: _LevelRule) -> Point:
         number, self._number = self._number, self._number + 1
         parameters: dict[str, int | float] = {self._parameter: int(value) if self._closed_loop else value}
         label = variation_label(parameters)
         visit = self._visits[value] = self._visits.get(value, 0) + 1
         name = label if visit == 1 else f"{label}_visit_{visit}"
-        settings = self._at(value, latency_s)
-        output = replace(settings.output, folder=os.path.join(self._folder, name))
-        return Point(replace(settings, output=output), name, parameters, number, rule=rule)
+        settings = self._at(value)
+        slots: LinearRamp | None = None
+        if self._closed_loop and before is not None and before.value != value:
+            # Slots that start together would stay in step: the queue would then be full or empty, but never in between.
+            slots = LinearRamp(int(before.value), int(value), start.ramp_s)
+        return Point(
+            replace(settings, output=replace(settings.output, folder=os.path.join(self._folder, name))),
+            name,
+            parameters,
+            number,
+            warmup=before is None,
+            rule=rule,
+            drain=not start.continues,
+            slots=slots,
+        )
 
-    def _at(self, value: float, ramp_s: float) -> Settings:
+    def _at(self, value: float) -> Settings:
         load = self._settings.load
         unlimited = load.requests is None and load.duration_s is None
+        most = 2 * LevelTest(self._slos).max_requests
         if self._closed_loop:
             if unlimited:
                 # All levels have the same number, because the size of the dataset depends on it.
-                load = replace(load, requests=self._cap + int(self._range[1]))
-            # Slots that start together would stay in step: the queue would then be full or empty, but never in between.
-            ramp = ramp_s if ramp_s and value > 1 else None
-            load = replace(load, concurrency=int(value), concurrency_ramp_s=ramp)
+                load = replace(load, requests=most + 4 * int(self._range[1]))
+            load = replace(load, concurrency=int(value))
         else:
             if unlimited:
-                load = replace(load, duration_s=self._cap / value + 2 * self._span_s)
+                load = replace(load, duration_s=most / value + 2 * _PATIENCE * self._span_s)
             load = replace(load, rate=value, concurrency=None)
         return replace(self._settings, load=load, input=replace(self._settings.input, seed=self._seed))
 
@@ -223,6 +314,7 @@ def write_search(path: str, search: SearchOutcome) -> None:
                 "requests": level.requests,
                 "observed": list(level.observed),
                 "misses": list(level.misses),
+                "unclear_requests": level.unclear,
                 "fitted_miss_shares": list(fitted),
                 "decision": level.decision or "undecided",
             }

@@ -25,28 +25,39 @@ class UntilRule:
         self._checkpoints = Checkpoints(target)
         self._rows: list[tuple[int, float]] = []
         self._polled = 0
+        self._phase = -1
         self.is_reached = False
+        self.ended_run = False
+        """False if the limit of the run ended it, even if the last requests reached the target."""
 
     def is_met(self, running: RunningPhase) -> bool:
         now = monotonic_ns()
         if self.is_reached or now - self._polled < _POLL_NS:
             return self.is_reached
         self._polled = now
-        records = [record for record in self._tail.read() if record.phase == running.index]
+        self._phase = running.index
+        self._look()
+        self.ended_run = self.is_reached
+        return self.ended_run
+
+    def _look(self) -> None:
+        records = [record for record in self._tail.read() if record.phase == self._phase]
         for record, values in zip(records, values_while_running(records), strict=True):
             if values is not None and self._target.metric in values:
                 self._rows.append((record.start, values[self._target.metric]))
         if len(self._rows) >= self._checkpoints.next_at:
             self._rows.sort()
             self.is_reached = self._checkpoints.look(np.array([value for _, value in self._rows]))
-        return self.is_reached
 
     def facts(self) -> dict[str, Any]:
-        """Return what the log keeps about the rule."""
+        """Return what the log keeps about the rule, after the end of the phase."""
+        if not self.is_reached:
+            self._look()
         interval = self._checkpoints.interval
         return {
             "target": self._target.text,
             "reached": self.is_reached,
+            "ended_run": self.ended_run,
             "requests": len(self._rows),
             "level": self._checkpoints.level,
             "interval": None if interval is None else msgspec.to_builtins(interval),

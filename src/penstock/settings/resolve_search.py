@@ -11,6 +11,8 @@ from penstock.settings.schema import ExperimentSettings
 __all__ = ["resolve_search"]
 
 _ATTAINMENT = 0.95
+_LARGEST_SHARE = 0.999
+"""No number of requests shows that none will ever miss an objective."""
 _RECIPE_LIMITS = ("ttft_sla_ms", "itl_sla_ms", "e2e_sla_ms", "error_rate_sla")
 _ONLY_IN_SEARCH = (*_RECIPE_LIMITS, "slo_attainment", "slos", "search_min", "search_max")
 _LOADS = (
@@ -69,9 +71,9 @@ def _from_recipe(parsed: ParsedArguments, settings: ExperimentSettings) -> Exper
     for name in ("find_max", "slos"):
         if f"experiment.{name}" in parsed.values:
             raise UserError(f"Give either {parsed.spellings[f'experiment.{name}']} or --search-recipe, not both.")
-    share = _ATTAINMENT if settings.slo_attainment is None else settings.slo_attainment
+    share = _ATTAINMENT if settings.slo_attainment is None else min(_LARGEST_SHARE, settings.slo_attainment)
     slos = [
-        f"p{round(share * 100)} {metric}<{limit:g}"
+        f"p{100 * share:g} {metric}<{limit:g}"
         for metric, limit in (
             ("time_to_first_token", settings.ttft_sla_ms),
             ("inter_token_latency", settings.itl_sla_ms),

@@ -1,0 +1,210 @@
+"""The search for the largest load, against a simulated server with a queue. Its time is simulated, too."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from penstock.cli.profile import COMMAND_LINE
+from penstock.metrics.capacity import parse_slo
+from penstock.records.log import LogWriter
+from penstock.records.record import Record
+from penstock.runs import search as search_module
+from penstock.runs.points import Point, PointResult
+from penstock.runs.read_experiment import read_experiment
+from penstock.runs.search import Search
+from penstock.schedule.limits import Fixed
+from penstock.settings.parse import parse
+from support.records import make_record
+
+SECOND = 1_000_000_000
+SLOTS, SERVICE_S, FIRST_S = 10, 0.2, 0.02
+CAPACITY = SLOTS / SERVICE_S
+"""Requests per second."""
+
+
+class Simulation:
+    """A server with slots and a queue, and a client that changes the load while requests are in flight."""
+
+    def __init__(self, log: Path, seed: int) -> None:
+        log.mkdir(parents=True)
+        self._log = LogWriter(str(log), 0)
+        self._random = Random(seed)
+        self._free = [0] * SLOTS
+        self._in_flight: list[tuple[int, int, Record]] = []
+        self._now = 0
+        self._phase = -1
+        self.sent = 0
+        self.levels: list[Point] = []
+
+    def run(self, search: Search) -> None:
+        points = search.points()
+        try:
+            point = next(points)
+            while True:
+                self._run(point)
+                self.levels.append(point)
+                point = points.send(PointResult(point, None, outcome=""))
+        except StopIteration:
+            self._log.close()
+
+    def _run(self, point: Point) -> None:
+        self._phase += 1
+        while point.drain and self._in_flight:
+            self._end_next()
+        began = self._now
+        load = point.settings.load
+        sent_before = self.sent
+        assert point.rule is not None
+        running: Any = SimpleNamespace(index=self._phase, done=False)
+        while True:
+            if load.rate is not None:
+                arrival = began + round((self.sent - sent_before) * SECOND / load.rate)
+                while self._in_flight and self._in_flight[0][0] <= arrival:
+                    self._end_next()
+                self._now = arrival
+                self._send()
+            else:
+                slots = point.slots or Fixed(load.concurrency or 1)
+                while len(self._in_flight) < slots.at(self._now - began):
+                    self._send()
+                change = slots.next_change(self._now - began)
+                if change is not None and self._in_flight[0][0] > began + change:
+                    self._now = began + change
+                else:
+                    self._end_next()
+            if self.sent % 16 == 0:
+                self._log.flush()
+                if point.rule.is_met(running):
+                    return
+            assert self.sent < 100_000
+
+    def _send(self) -> None:
+        start = self._now
+        begin = max(start, heapq.heappop(self._free))
+        end = begin + round(SERVICE_S * SECOND * self._random.uniform(0.9, 1.1))
+        heapq.heappush(self._free, end)
+        first = begin + round(FIRST_S * SECOND) - start
+        record = make_record(
+            phase=self._phase,
+            intended=start,
+            issued=start,
+            start=start,
+            sent=start,
+            first_byte=start + first,
+            end=end,
+            stamps=[first, end - start],
+            pieces=[1, 4],
+        )
+        heapq.heappush(self._in_flight, (end, self.sent, record))
+        self.sent += 1
+
+    def _end_next(self) -> None:
+        self._now, _, record = heapq.heappop(self._in_flight)
+        self._log.record(record)
+
+
+def find(folder: Path, seed: int, *flags: object) -> tuple[Search, Simulation]:
+    arguments = ["--model", "m", "--tokenizer", "builtin", "--artifact-dir", folder, "--random-seed", seed, *flags]
+    search = read_experiment(parse(COMMAND_LINE, list(map(str, arguments)), "penstock"))
+    assert isinstance(search, Search)
+    simulation = Simulation(folder / "log", seed)
+    simulation.run(search)
+    return search, simulation
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_module, "_POLL_NS", 0)
+
+
+LOWEST, HIGHEST = 4, 256
+
+
+def is_contained(search: Search, simulation: Simulation, truth: float) -> bool:
+    """Return whether the interval contains the truth and is at most 10 % wide on both sides."""
+    limit = search.result.limit
+    assert limit is not None
+    assert limit.high is not None
+    bisection = 1000 * math.ceil(math.log2((HIGHEST - LOWEST) / (0.1 * truth)))
+    assert simulation.sent <= bisection / 3
+    return limit.low <= truth < limit.high and (limit.high - limit.low) / 2 <= 0.1 * truth
+
+
+CASES = pytest.mark.parametrize(
+    ("parameter", "slo", "truth"),
+    [
+        # The medians are 320 ms with 25 requests in flight, and 341 ms with 26.
+        ("concurrency", "p50 time_to_first_token<331", 25),
+        # The 90th percentiles are 318 ms with 23 requests in flight, and 339 ms with 24.
+        ("concurrency", "p90 time_to_first_token<331", 23),
+        ("request-rate", "p90 time_to_first_token<250", CAPACITY),
+        ("request-rate", "p99 time_to_first_token<250", CAPACITY),
+    ],
+)
+
+
+@CASES
+def test_interval_contains_the_capacity(tmp_path: Path, parameter: str, slo: str, truth: float) -> None:
+    search, simulation = find(
+        tmp_path, 1, *("--find-max", parameter, "--slo", slo, "--search-min", LOWEST, "--search-max", HIGHEST)
+    )
+    assert is_contained(search, simulation, truth)
+    assert {"pass", "fail"} <= {level.decision for level in search.result.levels}
+
+
+@pytest.mark.slow
+@CASES
+def test_interval_contains_the_capacity_in_nine_of_ten_searches(
+    tmp_path: Path, parameter: str, slo: str, truth: float
+) -> None:
+    flags = ("--find-max", parameter, "--slo", slo, "--search-min", LOWEST, "--search-max", HIGHEST)
+    contained = [is_contained(*find(tmp_path / str(seed), seed, *flags), truth) for seed in range(10)]
+    assert sum(contained) >= 9
+
+
+def test_load_changes_while_requests_are_in_flight(tmp_path: Path) -> None:
+    """Only a rate that was too high is drained: its queue would be judged at the next rate."""
+    slo = ("--slo", "p90 time_to_first_token<250", "--search-min", LOWEST, "--search-max", HIGHEST)
+    _, by_concurrency = find(tmp_path / "concurrency", 1, "--find-max", "concurrency", *slo)
+    assert [point.drain for point in by_concurrency.levels] == [True] + [False] * (len(by_concurrency.levels) - 1)
+    ramps = [point.slots for point in by_concurrency.levels[1:] if point.slots is not None]
+    assert (ramps[0].at(0), ramps[0].at(SECOND)) == (4, 8)
+    _, by_rate = find(tmp_path / "rate", 1, "--find-max", "request-rate", *slo)
+    rates = [point.settings.load.rate or 0.0 for point in by_rate.levels]
+    assert [point.drain for point in by_rate.levels] == [True, *(rate > CAPACITY for rate in rates[:-1])]
+
+
+def test_requests_before_those_of_the_last_level_have_ended_are_not_judged(tmp_path: Path) -> None:
+    search, simulation = find(
+        tmp_path, 1, *("--find-max", "concurrency", "--slo", "p50 time_to_first_token<331", "--search-min", 4)
+    )
+    judged = sum(level.requests for level in search.result.levels)
+    assert judged < simulation.sent - sum(int(level.value) for level in search.result.levels)
+
+
+def test_request_that_the_client_may_have_delayed_does_not_decide(tmp_path: Path) -> None:
+    """The stamp of the first content covers several segments, and the socket was empty long before the limit."""
+    slos = (parse_slo("p90 time_to_first_token<100"),)
+    late = make_record(stamps=[150_000_000, 200_000_000], pieces=[1, 4])
+    unclear = replace(late, coalesced=[0], earliest=[50_000_000])
+    log = LogWriter(str(tmp_path), 0)
+    rule = search_module._LevelRule(str(tmp_path), slos, 4, search_module._Start(False), "test")
+    for at in range(20):
+        log.record(replace(unclear, start=at * SECOND, end=at * SECOND + 1))
+    log.flush()
+    assert not rule.is_met(SimpleNamespace(index=0, done=True))
+    assert rule.level().requests == 0
+    for at in range(20, 40):
+        log.record(replace(late, start=at * SECOND, end=at * SECOND + 1))
+    log.close()
+    assert rule.is_met(SimpleNamespace(index=0, done=True))
+    assert rule.level().decision == "fail"
+    assert rule.level().misses == (20,)
