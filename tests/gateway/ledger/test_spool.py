@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -13,8 +14,10 @@ import pytest
 
 from penstock.errors import UserError
 from penstock.gateway.ledger.entry import Entry
+from penstock.gateway.ledger.live_requests import live_paths, read_lost
 from penstock.gateway.ledger.segment import PendingCounter, Segment
 from penstock.gateway.ledger.spool import Spool, prepare_folder, segment_paths
+from penstock.gateway.observe.recorder import Recorder
 from support import TESTS
 from support.ledger_entries import make_entry, start_worker
 
@@ -129,6 +132,42 @@ def test_temporarily_full_disk_loses_no_entry(tmp_path: Path, limit: int) -> Non
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("True 0 1000\n", "")
     assert ids(tmp_path) == [f"r{n}" for n in range(1000)]
+
+
+def test_entries_of_a_short_write_are_counted_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool = Spool(str(tmp_path), 0)
+    spool.append(make_entry(request_id="r0"))
+    with monkeypatch.context() as patched:
+        write = os.write
+        patched.setattr(
+            "penstock.gateway.ledger.spool.os.write", lambda file, data: write(file, data[: len(data) // 2])
+        )
+        spool.append(*(make_entry(request_id=f"r{number}") for number in range(1, 4)))
+    assert (spool.appended, ids(tmp_path)) == (2, ["r0", "r1"])
+    spool.tick()
+    assert (spool.appended, spool.dropped) == (4, 0)
+    assert ids(tmp_path) == ["r0", "r1", "r2", "r3"]
+    spool.close()
+
+
+def test_entries_of_a_loop_iteration_are_written_together(tmp_path: Path) -> None:
+    entries = [make_entry(request_id=f"r{number}") for number in range(3)]
+
+    async def record() -> None:
+        recorder = Recorder(str(tmp_path), 0)
+        recorder.start(asyncio.get_running_loop())
+        for entry in entries:
+            recorder.live.begin(entry, 1)
+            recorder.record(entry)
+        (live,) = live_paths(str(tmp_path))
+        assert (len(read_lost(live)), ids(tmp_path)) == (3, [])  # what a killed worker would leave
+        await asyncio.sleep(0)
+        assert (read_lost(live), ids(tmp_path)) == ([], ["r0", "r1", "r2"])
+        recorder.record(make_entry(request_id="r3"))
+        recorder.close()
+
+    asyncio.run(record())
+    assert ids(tmp_path) == ["r0", "r1", "r2", "r3"]
 
 
 def test_entries_lost_on_a_full_disk_are_counted_and_logged(

@@ -85,10 +85,12 @@ class Accounting:
     def record_time(self, exchange: Exchange, guard_s: float) -> None:
         """Add the time up to now to the phases. During an attempt, split it into connect, upstream and guardrail_out;
         `guard_s` is the time that inspecting the stream has taken so far."""
-        if not self._attempt_running:
+        if not self._attempt_running or not (exchange.connect_ns or guard_s):
             self.enter(self._phase)
             return
-        spent = self._lap()
+        now = perf_counter()
+        spent = (now - self._last_lap) * 1000
+        self._last_lap = now
         connect = min(exchange.connect_ns / 1e6 - self._connect_ms, spent)
         guard = min(guard_s * 1000 - self._guard_ms, spent - connect)
         self._connect_ms += connect
@@ -98,12 +100,6 @@ class Accounting:
         self._add("upstream", spent - connect - guard)
         if guard:
             self._add("guardrail_out", guard)
-
-    def _lap(self) -> float:
-        now = perf_counter()
-        spent = (now - self._last_lap) * 1000
-        self._last_lap = now
-        return spent
 
     def _add(self, phase: str, ms: float) -> None:
         phases = self.entry.phases_ms

@@ -326,11 +326,10 @@ class UpstreamAttempt:
     def _choose_mode(self, exchange: Exchange) -> None:
         exchange.data = b""  # free the request: it is not sent again, and streams are long
         headers = self.headers = dict(reversed(exchange.headers))
-        coding = coding_of(headers)
         if (
             headers.get(b"content-type", b"").lower().startswith(b"text/event-stream")
             and 200 <= exchange.status < 300
-            and (coding == b"identity" or coding in CODINGS)
+            and ((coding := coding_of(headers)) == b"identity" or coding in CODINGS)
         ):
             self.mode = "stream"
             if coding in CODINGS:

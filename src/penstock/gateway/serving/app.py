@@ -26,7 +26,7 @@ from penstock.gateway.relay.response_ids import ResponseIds
 from penstock.gateway.relay.response_stream import ClientSockets
 from penstock.gateway.relay.routing import RoundRobin
 from penstock.gateway.routes import BY_PATH, MODELS
-from penstock.gateway.rsgi import HTTPProtocol, Scope
+from penstock.gateway.rsgi import Headers, HTTPProtocol, Scope
 from penstock.gateway.serving.runtime import Runtime, WorkerState
 
 __all__ = ["App"]
@@ -93,18 +93,19 @@ class App:
 
     async def __rsgi__(self, scope: Scope, protocol: HTTPProtocol) -> None:
         dialect = BY_PATH.get(scope.path)
-        if dialect is None or scope.method != "POST" or _head_error(scope) is not None:
+        headers = scope.headers
+        if dialect is None or scope.method != "POST" or _head_error(scope, headers) is not None:
             self._serve_locally(scope, protocol)
             return
         self._ids += 1
         ledger_id = request_id = f"{self._id_prefix}{self._ids:07x}"
         if self.runtime.state.generation_bytes() != self._generation:
             self._load_snapshot()
-        caller_id = scope.headers.get("x-penstock-request-id")
+        caller_id = headers.get("x-penstock-request-id")
         if (
             caller_id is not None
             and _is_valid_id(caller_id)
-            and not contains_api_key(caller_id, scope.headers, self._compiled.snapshot)
+            and not contains_api_key(caller_id, headers, self._compiled.snapshot)
         ):
             # Callers may reuse an id, but the ledger needs unique keys.
             request_id, ledger_id = caller_id, f"{caller_id}~{ledger_id[4:]}"
@@ -144,7 +145,7 @@ class App:
             self.recorder.record_local(entry)
 
     def _local_response(self, scope: Scope, entry: Entry) -> bytes:
-        error = _head_error(scope)
+        error = _head_error(scope, scope.headers)
         if error is not None:
             raise error
         path, method = scope.path, scope.method
@@ -270,9 +271,8 @@ class App:
             request.end()
 
 
-def _head_error(scope: Scope) -> Refusal | None:
+def _head_error(scope: Scope, headers: Headers) -> Refusal | None:
     """Return the refusal of a head that another HTTP implementation may understand in another way."""
-    headers = scope.headers
     if "host" not in headers and scope.http_version == "1.1":
         return Refusal(400, "invalid_request_error", "The request has no Host header.")
     if "transfer-encoding" in headers and [
