@@ -39,6 +39,7 @@ from penstock.gateway.relay.replies import (
     body_timeout,
     content_type,
     incomplete_body,
+    never_fits,
     shutting_down,
     unknown_reference,
     upstream_request_id,
@@ -156,6 +157,7 @@ class GatewayRequest:
         if references := self._request.references:
             targets = await self._check_references(key, targets, references)
         self._estimate_tokens()
+        self._check_fits(key)
         guards = self._guards
         if guards is not None and guards.has_input:
             await self._check_tokens(key)
@@ -233,6 +235,17 @@ class GatewayRequest:
         request = self._request
         self._reserved_output = request.output_limit
         self._quota.tokens = estimate_tokens(len(request.data)) + self._reserved_output
+
+    def _check_fits(self, key: CallerKey) -> None:
+        """Refuse a request that needs more tokens than its key may use in a minute, whenever it is sent. Files count as
+        input in the reservation, but not here: their tokens are not known."""
+        request, limit = self._request, key.rate_limit.tpm
+        if limit is None or self._quota.tokens <= limit:
+            return
+        known = request.input_tokens
+        input_tokens = self.dialect.input_tokens(request.data) if known is None else known
+        if (needed := input_tokens + request.asked_output) > limit:
+            raise never_fits(needed, limit)
 
     async def _check_tokens(self, key: CallerKey) -> None:
         """Refuse a request that exceeds a limit before it is inspected. Without an inspection, `reserve` follows at once."""
