@@ -25,12 +25,18 @@ from penstock.gateway.json_edits import TooComplexError
 from penstock.gateway.operator_log import log_operator_message
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.accounting import Accounting, AttemptKind
-from penstock.gateway.relay.body import Request, edit_body, too_complex
+from penstock.gateway.relay.body import Request, edit_body, read_body, too_complex
 from penstock.gateway.relay.body_reader import BodyReader, CallerGoneError
 from penstock.gateway.relay.compiled_snapshot import CompiledSnapshot
 from penstock.gateway.relay.context import WorkerContext
 from penstock.gateway.relay.inspections import inspect_input, inspect_output, inspect_refusal
-from penstock.gateway.relay.large_bodies import large_message, read_request_body
+from penstock.gateway.relay.large_bodies import (
+    is_large,
+    is_large_reply,
+    large_message,
+    read_large_body,
+    read_large_reply,
+)
 from penstock.gateway.relay.model_names import restore_model
 from penstock.gateway.relay.quota import Quota
 from penstock.gateway.relay.replies import (
@@ -201,7 +207,11 @@ class GatewayRequest:
         data = await self._body.read()
         self.accounting.entry.bytes_in = len(data)
         self.accounting.enter("auth")
-        self._request = await read_request_body(data, self.dialect, self._context.default_output)
+        default_output = self._context.default_output
+        if is_large(data):
+            self._request = await read_large_body(data, self.dialect, default_output)
+        else:
+            self._request = read_body(data, self.dialect, default_output)
 
     # -- authorize ----------------------------------------------------------------------------------------------------
 
@@ -383,8 +393,11 @@ class GatewayRequest:
             self._pass_upstream_id(attempt)
             return failure
         try:
-            body = plain_body(exchange, attempt.headers)
-            reply = self.dialect.read_reply(body)
+            if is_large_reply(exchange, attempt.headers):
+                body, reply = await read_large_reply(exchange, attempt.headers, self.dialect)
+            else:
+                body = plain_body(exchange, attempt.headers)
+                reply = self.dialect.read_reply(body)
         except ValueError:
             accounting.add_estimated_usage(self._request, self._reserved_output)
             return undecodable()
