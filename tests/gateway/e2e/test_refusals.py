@@ -270,6 +270,21 @@ def test_tokens_are_reserved_and_settled(gateway: GatewayProcess, upstream: Upst
     assert "token" in reply.error["message"]
 
 
+def test_request_that_never_fits_the_token_limit_is_400(gateway: GatewayProcess, upstream: Upstream) -> None:
+    def limit_tokens(name: str) -> None:
+        gateway.reload(resources(upstream.url, caller={"display_name": name, "rate_limit": {"tpm": 1000}}))
+
+    limit_tokens("refused")
+    for reply in (gateway.respond(max_output_tokens=1001), gateway.respond("word " * 1000, max_output_tokens=1)):
+        assert (reply.status, reply.error["code"]) == (400, "token_limit_exceeded")
+        assert "retry-after" not in reply.headers
+    assert upstream.requests == []
+    limit_tokens("with an image")
+    assert gateway.respond("data:image/png;base64," + "A" * 5000, max_output_tokens=1).status == 200
+    limit_tokens("without a limit of the reply")
+    assert gateway.respond().status == 200
+
+
 def test_concurrency_slot_is_held_until_the_stream_ends(gateway: GatewayProcess, upstream: Upstream) -> None:
     gateway.reload(resources(upstream.url, caller={"display_name": "slots", "rate_limit": {"concurrency": 1}}))
     release = threading.Event()

@@ -69,6 +69,14 @@ def test_compressed_error_is_decoded(gateway: GatewayProcess, upstream: Upstream
     assert gateway.respond().error == error
 
 
+def test_compressed_error_that_expands_a_thousandfold_is_not_decoded(
+    gateway: GatewayProcess, upstream: Upstream
+) -> None:
+    error = {"message": "No." + " " * 3_000_000, "type": "invalid_request_error"}
+    upstream.reply_with(gzip.compress(json.dumps({"error": error}).encode()), 400, content_encoding="gzip")
+    assert gateway.respond().error == {"message": "The upstream answered with status 400.", "type": "upstream_error"}
+
+
 @pytest.mark.parametrize("value", ["7", "1.5", "Fri, 31 Dec 2099 23:59:59 GMT"])
 def test_retry_after_is_passed_on_with_a_502(gateway: GatewayProcess, upstream: Upstream, value: str) -> None:
     upstream.reply_with({}, 503, retry_after=value)

@@ -45,6 +45,7 @@ HIDDEN = {
     "struck-through letters": "B\u0336LOCK\u0336ME\u0336",
     "tag characters": "Hello" + "".join(chr(0xE0000 + ord(letter)) for letter in "BLOCKME"),
     "a run of white space": "secret \n\t\u00a0 plan",
+    "a blank that is no white space": "secret\u2800plan",
     "an escape in prose": "so it is: \\u0042LOCKME",
     "an escape on the second level in prose": "so it is: \\\\u0042LOCKME",
     "JSON on level 2": nested("BLOCKME", 2),

@@ -63,9 +63,15 @@ def test_duplicate_model_is_refused(data: bytes) -> None:
 def test_duplicate_reference_is_refused(name: str) -> None:
     once = b'{"model":"a","x":{"%b":"n"},"%b":"b"}' % (name.encode(), name.encode())
     assert read_body(once, RESPONSES, 0).references == [(name, "b")]
-    with pytest.raises(Refusal) as refused:
-        read_body(once[:-1] + b',"%b":null}' % name.encode(), RESPONSES, 0)
-    assert (refused.value.status, refused.value.param) == (400, name)
+    for spelling in (name, name.replace("v", "\\u0076"), name.replace("o", "\\u006F")):
+        with pytest.raises(Refusal) as refused:
+            read_body(once[:-1] + b',"%b":null}' % spelling.encode(), RESPONSES, 0)
+        assert (refused.value.status, refused.value.param) == (400, name)
+
+
+def test_reference_may_be_spelled_with_escapes() -> None:
+    data = b'{"model":"a","previous\\u005fresponse_id":"r"}'
+    assert read_body(data, RESPONSES, 0).references == [("previous_response_id", "r")]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
+import threading
 from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +18,15 @@ from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay import body, large_bodies
 from penstock.gateway.relay.body import Request, edit_body, read_body
 from penstock.gateway.relay.body_reader import BodyReader, CallerGoneError
-from penstock.gateway.relay.large_bodies import LARGE_BYTES, join, large_message, read_request_body
+from penstock.gateway.relay.large_bodies import (
+    LARGE_BYTES,
+    is_large,
+    is_large_reply,
+    join,
+    large_message,
+    read_large_body,
+    read_large_reply,
+)
 from penstock.gateway.resources.config import GuardrailMode
 from penstock.gateway.routes import BY_NAME
 from support.guardrail_streams import keyword, pii
@@ -89,7 +99,8 @@ def large_request(**members: Any) -> bytes:
 
 def read_elsewhere(data: bytes, route: str, monkeypatch: pytest.MonkeyPatch) -> Request:
     monkeypatch.setattr(large_bodies, "read_body", None)  # this process must not read it
-    return asyncio.run(read_request_body(data, BY_NAME[route], 1000))
+    assert is_large(data)
+    return asyncio.run(read_large_body(data, BY_NAME[route], 1000))
 
 
 @pytest.mark.parametrize(
@@ -195,3 +206,19 @@ def test_large_body_is_read_in_pieces() -> None:
 @pytest.mark.parametrize("size", [10, LARGE_BYTES])
 def test_pieces_are_joined(size: int) -> None:
     assert asyncio.run(join([b"a" * size, b"b"])) == b"a" * size + b"b"
+
+
+def reply_of(*pieces: bytes) -> Any:
+    return SimpleNamespace(pieces=list(pieces), bytes_received=sum(map(len, pieces)))
+
+
+def test_large_and_compressed_replies_are_read_in_a_thread() -> None:
+    threads: list[int] = []
+    dialect: Any = SimpleNamespace(read_reply=lambda _body: threads.append(threading.get_ident()))
+    compressed = {b"content-encoding": b"gzip"}
+    assert not is_large_reply(reply_of(b"{}"), {})
+    assert is_large_reply(reply_of(b"x" * LARGE_BYTES, b"y"), {})
+    reply = reply_of(gzip.compress(b"x" * LARGE_BYTES))
+    assert is_large_reply(reply, compressed)
+    assert asyncio.run(read_large_reply(reply, compressed, dialect)) == (b"x" * LARGE_BYTES, None)
+    assert threading.get_ident() not in threads

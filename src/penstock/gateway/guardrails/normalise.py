@@ -51,6 +51,8 @@ _LOOK_ALIKES = (
     ("ꓐꓑꓓꓔꓖꓗꓙꓚꓜꓝꓟꓠꓡꓢꓣꓦꓧꓪꓫꓬꓮꓰꓲꓳꓴ", "BPDTGKJCZFMNLSRVHWXYAEIOU"),
     # phonetic and small capital letters
     ("ɑɡɩɪıȷʀʏɴʟʜɢʙᴀᴄᴅᴇᴊᴋᴍᴏᴘꜱᴛᴜᴠᴡᴢꜰ", "agiiijRYNLHGBACDEJKMOPSTUVWZF"),
+    # the Braille pattern without dots
+    ("\u2800", " "),
 )
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _BOXED = (0x1F150, 0x1F170, 0x1F1E6)

@@ -29,8 +29,10 @@ class Request(msgspec.Struct):
     model_start: int
     model_end: int
     stream: bool
+    asked_output: int
+    """The most output tokens that the request asks for; 0 if it does not limit them."""
     output_limit: int
-    """The most output tokens that the request allows."""
+    """The same, with the default for a request that does not limit them."""
     references: list[tuple[str, str]]
     """Ids of stored replies, each with the name of its member."""
     usage_options: bytes | None
@@ -69,21 +71,31 @@ def read_body(data: bytes, dialect: Dialect, default_output: int) -> Request:
     if not isinstance(model, str):
         raise _invalid("`model` must be a string: the alias of a model.", "model")
     dialect.check_body(members)
-    for name, key in dialect.reference_keys:  # another parser may use the first of two, which would not be checked
-        if data.count(key) > 1 and len(_spans(data, name)) > 1:
-            raise _invalid(f"The request body has `{name}` more than once.", name)
+    if dialect.reference_keys:
+        _check_references(data, dialect)
     start, end = _model_span(decoded, raw)
     stream = members.stream is True
+    asked_output = dialect.output_limit(members, 0)
     return Request(
         data,
         model,
         start,
         end,
         stream,
-        dialect.output_limit(members, default_output),
+        asked_output,
+        asked_output or dialect.output_limit(members, default_output),
         dialect.references(members),
         _usage_options(dialect, members) if stream else None,
     )
+
+
+def _check_references(data: bytes, dialect: Dialect) -> None:
+    """Refuse a reference that is given twice: another parser may use the first one, which would not be checked."""
+    # Escapes can spell the letters and the underscore of a name.
+    is_escaped = b"\\u00" in data and any(prefix in data for prefix in (b"\\u005", b"\\u006", b"\\u007"))
+    for name, key in dialect.reference_keys:
+        if (is_escaped or data.count(key) > 1) and len(_spans(data, name)) > 1:
+            raise _invalid(f"The request body has `{name}` more than once.", name)
 
 
 def _usage_options(dialect: Dialect, members: RequestBody) -> bytes | None:

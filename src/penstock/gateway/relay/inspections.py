@@ -8,8 +8,8 @@ from penstock.gateway.dialects.base import Dialect
 from penstock.gateway.guardrails import DuplicateKeyError, Guards
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.accounting import Accounting
-from penstock.gateway.relay.body import Request, check_complexity
-from penstock.gateway.relay.large_bodies import read_request_body
+from penstock.gateway.relay.body import Request, check_complexity, read_body
+from penstock.gateway.relay.large_bodies import is_large, read_large_body
 from penstock.gateway.relay.replies import blocked
 
 __all__ = ["inspect_input", "inspect_output", "inspect_refusal"]
@@ -30,8 +30,12 @@ async def inspect_input(
     accounting.record_inspection(inspection)
     if inspection.blocked_by is not None:
         raise blocked("request", inspection.blocked_by, timed_out=inspection.timed_out)
-    unchanged = inspection.body is request.data
-    return request if unchanged else await read_request_body(inspection.body, dialect, default_output)
+    masked = inspection.body
+    if masked is request.data:
+        return request
+    if is_large(masked):
+        return await read_large_body(masked, dialect, default_output)
+    return read_body(masked, dialect, default_output)
 
 
 async def inspect_output(guards: Guards, body: bytes, accounting: Accounting) -> bytes:

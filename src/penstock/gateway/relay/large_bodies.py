@@ -1,22 +1,33 @@
-"""Large request bodies, which other processes read and edit (see `body_process`), so that the event loop goes on.
+"""Large bodies, without stopping the event loop: other processes read and edit those of requests (see `body_process`).
 
-Joining pieces of bytes releases the interpreter, so a thread does that.
+Joining pieces of bytes and decompressing them release the interpreter, so a thread does that.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from penstock.gateway.dialects.base import Dialect
-from penstock.gateway.guardrails.offload import has_many_values, run_in_process, run_in_thread
+from penstock.gateway.dialects.base import Dialect, Reply
+from penstock.gateway.guardrails.offload import INLINE_BYTES, has_many_values, run_in_process, run_in_thread
 from penstock.gateway.json_edits import TooComplexError
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.body import MAX_VALUES, Request, edit_body, read_body
-from penstock.gateway.relay.upstream import Target
+from penstock.gateway.relay.upstream import Target, plain_body
 from penstock.gateway.routes import BY_NAME
 from penstock.gateway.token_estimate import estimate_tokens
+from penstock.wire.exchange import Exchange
 
-__all__ = ["LARGE_BYTES", "edit_request", "join", "large_message", "read_request", "read_request_body"]
+__all__ = [
+    "LARGE_BYTES",
+    "edit_request",
+    "is_large",
+    "is_large_reply",
+    "join",
+    "large_message",
+    "read_large_body",
+    "read_large_reply",
+    "read_request",
+]
 
 LARGE_BYTES = 1 << 20
 """A larger body is read in another process: reading 1 MiB takes up to 30 ms, for a text that consists of escapes."""
@@ -60,10 +71,13 @@ async def join(pieces: list[bytes]) -> bytes:
     return await run_in_thread(lambda: b"".join(pieces))
 
 
-async def read_request_body(data: bytes, dialect: Dialect, default_output: int) -> Request:
-    """Do what `read_body` does, in another process if the body is large."""
-    if len(data) <= LARGE_BYTES and not has_many_values(data):
-        return read_body(data, dialect, default_output)
+def is_large(data: bytes) -> bool:
+    """Return True if `read_large_body` has to be used instead of `read_body`."""
+    return len(data) > INLINE_BYTES and (len(data) > LARGE_BYTES or has_many_values(data))
+
+
+async def read_large_body(data: bytes, dialect: Dialect, default_output: int) -> Request:
+    """Do what `read_body` does, in another process."""
     settings = _encode(_ReadSettings(dialect.name, default_output))
     result = _read_result((await run_in_process("read_request", settings, data))[0])
     if result.refusal is not None:
@@ -86,6 +100,21 @@ async def large_message(request: Request, target: Target, usage_options: bytes |
             raise TooComplexError
         pieces = [body]
     return await join([target.head(sum(map(len, pieces)), request_id), *pieces])
+
+
+def is_large_reply(exchange: Exchange, headers: dict[bytes, bytes]) -> bool:
+    """Return True if `read_large_reply` has to be used. A compressed megabyte can have 256, which take a second."""
+    return exchange.bytes_received > LARGE_BYTES or b"content-encoding" in headers
+
+
+async def read_large_reply(exchange: Exchange, headers: dict[bytes, bytes], dialect: Dialect) -> tuple[bytes, Reply]:
+    """Return the decoded body of a reply, and what the gateway reads from it. Raise ValueError."""
+
+    def read() -> tuple[bytes, Reply]:
+        body = plain_body(exchange, headers)
+        return body, dialect.read_reply(body)
+
+    return await run_in_thread(read)
 
 
 def _replace_model(request: Request, model: bytes) -> list[bytes]:

@@ -12,6 +12,7 @@ __all__ = [
     "body_timeout",
     "content_type",
     "incomplete_body",
+    "never_fits",
     "shutting_down",
     "too_busy",
     "too_large",
@@ -30,6 +31,11 @@ def too_large(limit: int) -> Refusal:
 def too_busy() -> Refusal:
     message = "The gateway holds too many large request bodies; try again later."
     return Refusal(429, "rate_limit_exceeded", message, retry_after=1)
+
+
+def never_fits(needed: int, limit: int) -> Refusal:
+    message = f"The request needs up to {needed} tokens, but this API key is limited to {limit} per minute."
+    return Refusal(400, "invalid_request_error", message, code="token_limit_exceeded")
 
 
 def body_timeout() -> Refusal:

@@ -25,12 +25,18 @@ from penstock.gateway.json_edits import TooComplexError
 from penstock.gateway.operator_log import log_operator_message
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.accounting import Accounting, AttemptKind
-from penstock.gateway.relay.body import Request, edit_body, too_complex
+from penstock.gateway.relay.body import Request, edit_body, read_body, too_complex
 from penstock.gateway.relay.body_reader import BodyReader, CallerGoneError
 from penstock.gateway.relay.compiled_snapshot import CompiledSnapshot
 from penstock.gateway.relay.context import WorkerContext
 from penstock.gateway.relay.inspections import inspect_input, inspect_output, inspect_refusal
-from penstock.gateway.relay.large_bodies import large_message, read_request_body
+from penstock.gateway.relay.large_bodies import (
+    is_large,
+    is_large_reply,
+    large_message,
+    read_large_body,
+    read_large_reply,
+)
 from penstock.gateway.relay.model_names import restore_model
 from penstock.gateway.relay.quota import Quota
 from penstock.gateway.relay.replies import (
@@ -39,6 +45,7 @@ from penstock.gateway.relay.replies import (
     body_timeout,
     content_type,
     incomplete_body,
+    never_fits,
     shutting_down,
     unknown_reference,
     upstream_request_id,
@@ -161,6 +168,8 @@ class GatewayRequest:
             targets = await self._check_references(key, targets, references)
         self._estimate_tokens()
         limited = self._quota.applies(key, self._compiled.snapshot, self._model)
+        if limited:
+            self._check_fits(key)
         guards = self._guards
         if guards is not None and guards.has_input:
             if limited:
@@ -208,7 +217,11 @@ class GatewayRequest:
         self._body.received()
         self.accounting.entry.bytes_in = len(data)
         self.accounting.enter("auth")
-        self._request = await read_request_body(data, self.dialect, self._context.default_output)
+        default_output = self._context.default_output
+        if is_large(data):
+            self._request = await read_large_body(data, self.dialect, default_output)
+        else:
+            self._request = read_body(data, self.dialect, default_output)
 
     # -- authorize ----------------------------------------------------------------------------------------------------
 
@@ -243,6 +256,17 @@ class GatewayRequest:
         self._input_tokens = estimate_tokens(len(request.data))
         self._reserved_output = request.output_limit
         self._quota.tokens = self._input_tokens + self._reserved_output
+
+    def _check_fits(self, key: CallerKey) -> None:
+        """Refuse a request that needs more tokens than its key may use in a minute, whenever it is sent. Files count as
+        input in the reservation, but not here: their tokens are not known."""
+        request, limit = self._request, key.rate_limit.tpm
+        if limit is None or self._quota.tokens <= limit:
+            return
+        known = request.input_tokens
+        input_tokens = self.dialect.input_tokens(request.data) if known is None else known
+        if (needed := input_tokens + request.asked_output) > limit:
+            raise never_fits(needed, limit)
 
     async def _check_tokens(self, key: CallerKey) -> None:
         """Refuse a request that exceeds a limit before it is inspected. Without an inspection, `reserve` follows at once."""
@@ -374,8 +398,11 @@ class GatewayRequest:
             self._pass_upstream_id(attempt)
             return failure_of(exchange, attempt.headers, target, attempt.elapsed_ms)
         try:
-            body = plain_body(exchange, attempt.headers)
-            reply = self.dialect.read_reply(body)
+            if is_large_reply(exchange, attempt.headers):
+                body, reply = await read_large_reply(exchange, attempt.headers, self.dialect)
+            else:
+                body = plain_body(exchange, attempt.headers)
+                reply = self.dialect.read_reply(body)
         except ValueError:
             accounting.add_estimated_usage(self._request, self._reserved_output)
             return undecodable()

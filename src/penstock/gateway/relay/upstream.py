@@ -18,7 +18,7 @@ from penstock.gateway.relay.hosts import Host, Hosts
 from penstock.gateway.resources.snapshot import Model, ProviderKey
 from penstock.gateway.routes import BY_PATH, DEFAULT_BASES, PREFIX
 from penstock.secrets import REDACTED
-from penstock.wire.content_encoding import decoded
+from penstock.wire.content_encoding import LARGEST, decoded
 from penstock.wire.exchange import Exchange, WireError
 from penstock.wire.http1 import request_head
 
@@ -57,6 +57,7 @@ _GATEWAY_HEADERS = frozenset(
 _DEFAULT_HEADERS = (("Accept", "application/json, text/event-stream"), ("User-Agent", f"penstock/{__version__}"))
 """Headers that `default_headers` can replace."""
 _MAX_MESSAGE_CHARS = 1024
+_MAX_ERROR_BYTES = 1 << 20
 _SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 _DATE = re.compile(r"[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9]{2}:[0-9]{2}:[0-9]{2} GMT")
 """The only form of a date that a sender may generate in HTTP."""
@@ -221,11 +222,11 @@ def failure_of(
     )
 
 
-def plain_body(exchange: Exchange, headers: dict[bytes, bytes]) -> bytes:
-    """Return the decoded body; raise ValueError if it cannot be decoded."""
+def plain_body(exchange: Exchange, headers: dict[bytes, bytes], largest: int = LARGEST) -> bytes:
+    """Return the decoded body; raise ValueError if it cannot be decoded, or only to more than `largest` bytes."""
     pieces = exchange.pieces
     body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-    return decoded(coding_of(headers), body) if b"content-encoding" in headers else body
+    return decoded(coding_of(headers), body, largest) if b"content-encoding" in headers else body
 
 
 def coding_of(headers: dict[bytes, bytes]) -> bytes:
@@ -234,11 +235,12 @@ def coding_of(headers: dict[bytes, bytes]) -> bytes:
 
 
 def _error_body(exchange: Exchange, headers: dict[bytes, bytes]) -> bytes:
-    """Return the decoded body of an error, or nothing if it cannot be decoded."""
+    """Return the decoded body of an error, or nothing if it cannot be decoded or is too long."""
     try:
-        return plain_body(exchange, headers)
+        body = plain_body(exchange, headers, _MAX_ERROR_BYTES)
     except ValueError:
         return b""
+    return body if len(body) <= _MAX_ERROR_BYTES else b""
 
 
 def aborted() -> UpstreamFailure:
