@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from penstock.reports.report_html import read_page
 from support.programs import MockServer, Outcome, Program
 
@@ -53,6 +55,7 @@ def test_search_reports_the_curve_and_the_limit(program: Program, mock: Callable
     assert "No concurrency met the objectives, not even 1." in hard.out
 
 
+@pytest.mark.slow
 def test_search_for_a_request_rate(program: Program, mock: Callable[..., MockServer]) -> None:
     done = program.profile(
         mock(ttft=1).url,
