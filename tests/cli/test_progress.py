@@ -56,8 +56,15 @@ def test_stopping_run_shows_no_remaining_time(plans: Any, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("width", [20, 40, 60, 80])
 def test_line_fits_the_terminal(plans: Any, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", str(width))
     line = show(plans, monkeypatch, [(0, 0, 0), (4000, 5, 0)])[0].removeprefix("\x1b[K")
     assert len(line) < width
     assert line.startswith("Profiling: 5/10 ")
     assert ("|█" in line) == (width >= 60)
+
+
+def test_dumb_terminal_gets_lines_without_control_sequences(plans: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+    assert not [line for line in show(plans, monkeypatch, [(0, 0, 0), (10, 10, 0)]) if "\x1b" in line]

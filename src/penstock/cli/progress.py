@@ -26,6 +26,11 @@ _MIN_BAR_WIDTH = 4
 _CLEAR = "\r\x1b[K"
 
 
+def _can_redraw() -> bool:
+    """Return whether standard output is a terminal that can erase a line. A dumb one would show the control sequence."""
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
 class Display:
     """Shows the progress of a run: a bar on a terminal, plain lines every few seconds elsewhere."""
 
@@ -39,7 +44,7 @@ class Display:
         self._phase = -1
         self._due = monotonic_ns() + _TERMINAL_INTERVAL_NS
         self._stops_shown = 0
-        self._tty = sys.stdout.isatty()
+        self._tty = _can_redraw()
         self._out = _writer(self._tty)
         self._last: tuple[RunProgress, int] | None = None
         self._keep: Callable[[str], None] | None = None
@@ -126,7 +131,7 @@ class WaitingLine:
     """Shows how long the command waits for the server: one line on a terminal, a line every few seconds elsewhere."""
 
     def __init__(self) -> None:
-        self._tty = sys.stdout.isatty()
+        self._tty = _can_redraw()
         self._due = 0.0
         self._shown = False
 
@@ -175,7 +180,7 @@ def _writer(tty: bool) -> Callable[..., None]:
 
 def step_progress(task: str, enabled: bool) -> Callable[[int, int], None] | None:
     """Return a progress callback for work before or after the load. It rewrites one line, on a terminal only."""
-    if not enabled or not sys.stdout.isatty():
+    if not enabled or not _can_redraw():
         return None
     began = time.monotonic()
     last_shown = [0.0]
