@@ -116,9 +116,14 @@ def test_wheel_and_source_distribution_install_and_run(tmp_path: Path) -> None:
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert installed == expected
+    # The source distribution builds the same wheel.
     with tarfile.open(source) as tar:
-        members = {name.partition("/")[2] for name in tar.getnames()}
-    assert {"pyproject.toml", "README.md", "LICENSE", "src/penstock/cli/main.py"} <= members
+        tar.extractall(tmp_path / "source", filter="data")
+    (unpacked,) = (tmp_path / "source").iterdir()
+    again = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path / "again"]
+    subprocess.run(again, cwd=unpacked, check=True)
+    with zipfile.ZipFile(tmp_path / "again" / wheel.name) as archive:
+        assert {name for name in archive.namelist() if name.startswith("penstock/")} == expected
     clean = tmp_path / "clean"
     venv.create(clean, with_pip=True)
     pip = [clean / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]

@@ -63,13 +63,20 @@ class Host:
         there, here = f"netns {bridge._init}", f"netns {self._init}"
         pair = f"name to-{self.name} {there} type veth peer name eth0 {here}"
         subprocess.run(["ip", "link", "add", *pair.split()], check=True, capture_output=True, text=True)
-        bridge.run("ip", "link", "set", f"to-{self.name}", "master", _BRIDGE, "up")
+        bridge.plug(self)
         self.run("ip", "addr", "add", f"{self.address}/24", "dev", "eth0")
         self.run("ip", "link", "set", "eth0", "up")
 
     def cut_off(self) -> None:
-        """Cut the cable: no packet arrives or leaves, and nobody is told."""
+        """Take the interface of this host down for good. Other hosts are not told."""
         self.run("ip", "link", "set", "eth0", "down")
+
+    def unplug(self, host: Host) -> None:
+        """Let the bridge drop the packets from and to a host, which neither side notices, until `plug`."""
+        self.run("ip", "link", "set", f"to-{host.name}", "nomaster")
+
+    def plug(self, host: Host) -> None:
+        self.run("ip", "link", "set", f"to-{host.name}", "master", _BRIDGE, "up")
 
     def command(self, *words: Any) -> list[str]:
         """Return the command that runs `words` on this host."""

@@ -78,8 +78,9 @@ class Silences:
 
     def _count(self, start: int, end: int) -> None:
         silence = self._found[-1]
-        if start <= (silence.begin + silence.end) // 2 and end >= silence.end:
+        if start <= (silence.begin + silence.end) // 2 and end > silence.begin:
             silence.requests += 1
+            silence.end = min(silence.end, end)
             silence.first_start = min(silence.first_start, start)
 
     def notes(self, start: int) -> list[str]:

@@ -113,22 +113,27 @@ def execute_phases(
                 if rule.reason is not None:
                     stopped = rule.reason
                     break
-    except UserError:
-        if opened is None or opened.runner.began or not opened.runner.interrupts:
+    except UserError as error:
+        if opened is not None and opened.runner.began:
+            resume = f"`aiperf profile --resume {os.path.dirname(opened.prepared.job.log)}` sends the rest."
+            raise UserError(f"{error} {_kept_records(opened)} {resume}") from None
+        if opened is None or not opened.runner.interrupts:
             raise
     except RunError as error:
         if opened is None or not opened.runner.began:
             raise
-        log = opened.prepared.job.log
-        raise RunError(
-            f"{error} The records up to then are in {log}; `penstock report {os.path.dirname(log)}` shows them."
-        ) from None
+        raise RunError(f"{error} {_kept_records(opened)}") from None
     runner = opened.runner
     if not folder.began:
         raise UserError(runner.companion_error) if runner.companion_error is not None else KeyboardInterrupt
     return FinishedRun(
         opened.settings, opened.tokenizer, opened.prepared, runner.interrupts, runner.companion_error, stopped
     )
+
+
+def _kept_records(opened: OpenedRun) -> str:
+    log = opened.prepared.job.log
+    return f"The records up to then are in {log}; `penstock report {os.path.dirname(log)}` shows them."
 
 
 def _until_rule(opened: OpenedRun) -> UntilRule | None:
