@@ -52,7 +52,7 @@ test: $(DEV) services
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-slow: $(DEV) services
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow -n 2 --dist worksteal
 
 check: $(DEV)
 	$(BIN)/ruff check .
