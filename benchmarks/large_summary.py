@@ -39,7 +39,7 @@ class Measured:
         self.wall = time.monotonic() - began
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         self.cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        if process.returncode not in (0, 1):
+        if process.returncode != 0:
             raise SystemExit(f"{' '.join(command)} ended with exit status {process.returncode}.")
 
 
@@ -50,7 +50,7 @@ def report(requests: int, *, chunks: int, rows: bool) -> Measured:
 
 
 _RESUME = """
-import sys, time
+import sys
 from penstock.records.log import RunLog
 from penstock.runs.resume import check_resumable, find_resume_point
 log = RunLog(sys.argv[1])

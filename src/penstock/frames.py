@@ -24,9 +24,9 @@ def pack(kind: int, data: bytes) -> bytes:
     return HEAD.pack(kind, len(data), zlib.crc32(data)) + data
 
 
-def read(file: BinaryIO, end: int | None = None) -> Generator[tuple[int, bytes], None, int]:
+def read(file: BinaryIO, end: int | None = None, passed_over: bytes = b"") -> Generator[tuple[int, bytes], None, int]:
     """Yield (kind, data) from the current position to `end`, by default the current end of the file. Return the number of
-    bytes after the last frame."""
+    bytes after the last frame. Frames of the kinds in `passed_over` are neither checked nor yielded."""
     position = file.tell()
     size = file.seek(0, os.SEEK_END)
     end = size if end is None else min(end, size)
@@ -39,6 +39,13 @@ def read(file: BinaryIO, end: int | None = None) -> Generator[tuple[int, bytes],
         kind, length, crc = unpack(block, at)
         if position + head + length > end:
             break
+        if kind in passed_over:
+            position += head + length
+            at += head + length
+            if at > len(block):
+                block, at = b"", 0
+                file.seek(position)
+            continue
         if at + head + length > len(block):
             block, at = block[at:] + file.read(max(_BLOCK, head + length)), 0
         begin = at + head

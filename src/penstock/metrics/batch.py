@@ -305,6 +305,7 @@ class MeasureTable:
         self.lists: dict[str, Lists] = {}
         self._unfit = unfit
         self._whole: set[str] = set()
+        self._complete: set[str] = set()
 
     @classmethod
     def of(cls, measures: Sequence[Measures], unfit: frozenset[str] = frozenset()) -> MeasureTable:
@@ -324,7 +325,10 @@ class MeasureTable:
             return
         if where is not None and not where.all():
             values = np.where(where, values, nan)
-        if np.isnan(values).all():
+        missing = np.isnan(values)
+        if not missing.any():
+            self._complete.add(tag)
+        elif missing.all():
             return
         self.values[tag] = values
         if whole:
@@ -339,6 +343,11 @@ class MeasureTable:
         found = self.values.get(tag)
         return np.full(self.size, nan) if found is None else found
 
+    def present(self, tag: str) -> Values:
+        """Return the values of the requests that have the metric."""
+        values = self.values[tag]
+        return values if tag in self._complete else values[~np.isnan(values)]
+
     def only(self, tags: Iterable[str]) -> MeasureTable:
         """Return the table with these metrics of kind `record`."""
         table = MeasureTable(self.size)
@@ -349,15 +358,13 @@ class MeasureTable:
 
     def layouts(self) -> Iterator[Layout]:
         """Yield the requests by the metrics that they have."""
+        every = len(self._complete) == len(self.values)
+        if every and all(each.counts.all() for each in self.lists.values()):
+            yield self._layout(np.ones(len(self.values) + len(self.lists), np.bool_), np.arange(self.size))
+            return
         columns = [~np.isnan(values) for values in self.values.values()]
         columns += [each.counts > 0 for each in self.lists.values()]
-        if not columns:
-            yield Layout((), (), list(range(self.size)), [])
-            return
         present = np.array(columns)
-        if present.all():
-            yield self._layout(present[:, 0], np.arange(self.size))
-            return
         packed = np.packbits(present, axis=0).T
         keys = np.ascontiguousarray(packed).view(f"V{packed.shape[1]}").ravel()
         _, first, group = np.unique(keys, return_index=True, return_inverse=True)

@@ -146,9 +146,8 @@ class PhaseStats:
             self._fail(failure)
         if batch.succeeded.any():
             self._succeed(batch, table, good)
-        for tag, values in table.values.items():
-            present = ~np.isnan(values)
-            self._column(tag).extend(values if present.all() else values[present])
+        for tag in table.values:
+            self._column(tag).extend(table.present(tag))
         for tag, lists in table.lists.items():
             self._column(tag).extend(lists.values)
 

@@ -432,16 +432,18 @@ class RunLog:
 
     def _read_frames(self, path: str, wanted_kind: int) -> Iterator[bytes]:
         first, end = self._part(path)
+        # Reports are few; records in between need not be read to find them.
+        passed_over = bytes([RECORD]) if wanted_kind == REPORT else b""
         with open(path, "rb", buffering=1 << 20) as f:
             f.seek(first)
-            frames_left = frames.read(f, end)
+            frames_left = frames.read(f, end, passed_over)
             while True:
                 try:
                     kind, data = next(frames_left)
                 except StopIteration as stop:
                     if not stop.value or not self._skip_damage(f, stop.value, end):
                         return
-                    frames_left = frames.read(f, end)
+                    frames_left = frames.read(f, end, passed_over)
                     continue
                 if kind == wanted_kind:
                     yield data

@@ -59,7 +59,7 @@ class _Progress:
         self.finished = bytearray()
         """1 for each session that has ended, by its number."""
 
-    def add(self, request: Record, *, ends: bool) -> None:
+    def add(self, request: Record, ends: bool) -> None:
         self.requests += 1
         number = request.number
         if number >= len(self.finished):
@@ -153,11 +153,12 @@ def find_resume_point(log: RunLog, folder: str) -> ResumePoint:
     kinds = [phase.kind for phase in log.phases]
     several_turns = len(log.payloads) > log.payloads.conversations
     cancels = header.settings.load.cancellation_percent is not None
+    add = [(times[index].add, progress[kind].add) for index, kind in enumerate(kinds)]
     for request in log.records(merged=False):
-        times[request.phase].add(request)
+        add_times, add_request = add[request.phase]
+        add_times(request)
         if not request.cancelled or cancels:
-            ends = not several_turns or _ends_conversation(log, request)
-            progress[kinds[request.phase]].add(request, ends=ends)
+            add_request(request, not several_turns or _ends_conversation(log, request))
     phases = make_phases(
         header.settings.load,
         header.settings.warmup,
