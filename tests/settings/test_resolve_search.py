@@ -26,6 +26,18 @@ def test_recipe_of_aiperf_is_a_search_for_a_concurrency():
     )
 
 
+@pytest.mark.parametrize(("fraction", "percentile"), [("0.85", "p85"), ("0.995", "p99.5"), ("1", "p99.9")])
+def test_any_attainment_is_a_percentile(fraction, percentile):
+    recipe = ("--search-recipe", "max-concurrency-under-sla", "--ttft-sla-ms", "300")
+    experiment = read(*recipe, "--slo-attainment-fraction", fraction).settings.experiment
+    assert experiment.slos == (f"{percentile} time_to_first_token<300",)
+
+
+def test_search_for_a_rate_takes_an_arrival_pattern():
+    search = read("--find-max", "request-rate", *SLO, "--arrival-pattern", "constant")
+    assert search.settings.load.arrivals == "constant"
+
+
 def test_range_of_the_search_sizes_the_workers():
     search = read("--find-max", "concurrency", "--slo", "p99 ttft<3".replace("ttft", "time_to_first_token"))
     assert search.largest[0].load.concurrency == 1024

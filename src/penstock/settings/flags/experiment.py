@@ -256,13 +256,13 @@ SEARCH = Group(
         Flag(
             "--slo-attainment-fraction",
             "float",
-            "Share of the requests that have to meet the limits of --search-recipe, in whole percents below 1.",
+            "Share of the requests that have to meet the limits of --search-recipe; more than 0.999 is tested as 0.999.",
             target="experiment.slo_attainment",
             metavar="SHARE",
             default="0.95",
             gt=0,
-            hard_min=0.01,
-            hard_max=0.99,
+            le=1,
+            hard_min=0.001,
         ),
     ),
 )
