@@ -145,8 +145,8 @@ def poll_counter(settings, prepared):
     return PollCounter()
 """,
     "runs/registry.py",
-    '"penstock.runs.indexer:input_files",',
-    '"penstock.runs.poll_counter:poll_counter",',
+    '"penstock.runs.collect:server_metrics":',
+    '"penstock.runs.poll_counter:poll_counter": lambda settings: True,',
 )
 
 

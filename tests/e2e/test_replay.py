@@ -301,7 +301,7 @@ def test_verify_says_which_requests_differ(program: Program, capture: Capture) -
     assert (checked.status, result["holds"], result["matched"], result["elsewhere"]) == (1, False, 4, 2)
     assert [difference["session_num"] for difference in result["differences"]] == [2, 5]
     assert "other.jsonl has" in result["differences"][0]["reason"]
-    assert "has no payload number 6" in result["differences"][1]["reason"]
+    assert "has neither payload number 6 nor these bytes" in result["differences"][1]["reason"]
 
 
 def test_verify_detects_changed_files(program: Program, capture: Capture) -> None:

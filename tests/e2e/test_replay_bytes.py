@@ -89,7 +89,7 @@ def _indexed(folder: Path, recording: RawPayload | InputsJson) -> list[bytes]:
     writer = PayloadWriter(str(folder))
     index = Indexer(writer, recording, RecordingOptions("messages"), name="payloads")
     index.advance(None)
-    index.problems.raise_any()
+    index.errors.raise_any()
     store = PayloadStore(str(folder), index.files)
     bodies = [store.body(number) for number in range(len(store))]
     store.close()

@@ -157,7 +157,7 @@ def _curves(usable: Sequence[VariationFigures], settings: Settings) -> list[Char
     latency = latency_figure(usable)
     tag = latency.rpartition("_")[0]
     limits = [o.limit for o in parse_objectives(settings.goodput) if o.metric == tag and not o.at_least]
-    conditions = [parse_condition("--slo", text, example="") for text in settings.experiment.slos]
+    conditions = [parse_condition("--slo", text, example="", any_percentile=True) for text in settings.experiment.slos]
     limits += [each.limit for each in conditions if f"{each.metric}_{each.statistic}" == latency]
     optimal = {each.label for each in pareto_optimal(usable)}
     parameters = " and ".join(name.replace("_", " ") for name in settings.experiment.parameters)

@@ -136,8 +136,8 @@ def _allowed(slo: Slo) -> float:
 def _subject(slo: Slo) -> str:
     if slo.metric == ERROR_RATE:
         return "Failed requests"
-    percentile = 100 * (1 - slo.share if slo.at_least else slo.share)
-    return f"{CATALOGUE[slo.metric].header} p{percentile:.0f}"
+    percentile = round(100 * (1 - slo.share if slo.at_least else slo.share), 3)
+    return f"{CATALOGUE[slo.metric].header} p{percentile:g}"
 
 
 def _unit(slo: Slo) -> str:
