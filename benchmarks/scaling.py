@@ -13,6 +13,7 @@ servers or for the parent. The parent of several workers only passes on messages
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -26,7 +27,8 @@ from penstock.records.log import RunLog
 
 _FLAGS = ("--isl", "50", "--num-dataset-entries", "100", "--osl", "100", "--random-seed", "1", "--streaming", "--quiet")
 _TURNS = 2
-_PER_WORKER = 20_000
+_SECONDS = 5
+"""Runs end after a time. After a number of requests, the fast workers would end before the slow ones."""
 
 
 class Measured(NamedTuple):
@@ -42,19 +44,17 @@ class Measured(NamedTuple):
     server_share: float
     parent_share: float
     """CPU time of the process that started the workers, as a share of a core. A single worker is in that process."""
-    alone_share: float
-    """Share of the time after the end of the first worker. The others have less load on the machine then."""
 
     def text(self) -> str:
         return (
             f"worker {self.worker_us:.0f} µs a request, busy {self.worker_share:.0%}; server {self.server_us:.0f} µs, busy "
-            f"{self.server_share:.0%}; parent {self.parent_share:.0%}; one worker or more had ended for {self.alone_share:.0%}"
+            f"{self.server_share:.0%}; parent {self.parent_share:.0%}"
         )
 
 
 def measure(servers: list[FarEnd], workers: int) -> Measured:
     """Run with 64 connections for each worker."""
-    load = ("--concurrency", str(64 * workers), "--request-count", str(_PER_WORKER * workers))
+    load = ("--concurrency", str(64 * workers), "--benchmark-duration", str(_SECONDS))
     others = [word for server in servers[1:] for word in ("--url", server.url)]
     flags = (*others, *_FLAGS, *load, "--workers-max", str(workers))
     with tempfile.TemporaryDirectory() as folder:
@@ -71,13 +71,10 @@ def measure(servers: list[FarEnd], workers: int) -> Measured:
 def _read(path: str, parent: CpuSamples, served_s: float, servers: int) -> Measured:
     log = RunLog(path)
     reports = log.reports("profiling")
-    begin = min(record.start for record in log.records())
-    ends: dict[int, int] = {}
-    requests = 0
-    for record in log.records():
-        ends[record.worker] = max(ends.get(record.worker, 0), record.end)
-        requests += 1
-    end, epoch = max(ends.values()), log.header.epoch_wall_ns
+    begin, end, requests = math.inf, 0, 0
+    for record in log.records(merged=False):
+        begin, end, requests = min(begin, record.start), max(end, record.end), requests + 1
+    epoch = log.header.epoch_wall_ns
     log.close()
     seconds = (end - begin) / 1e9
     worker_s = sum(report.machine.cpu_s for report in reports)
@@ -87,8 +84,7 @@ def _read(path: str, parent: CpuSamples, served_s: float, servers: int) -> Measu
         worker_s / sum(report.machine.wall_s for report in reports),
         1e6 * served_s / requests,
         served_s / seconds / servers,
-        parent.between(epoch + begin, epoch + end) / seconds,
-        (end - min(ends.values())) / (end - begin),
+        parent.between(epoch + int(begin), epoch + end) / seconds,
     )
 
 

@@ -189,11 +189,15 @@ class Pieces:
 
 def read(length: int, *pieces: bytes) -> bytes:
     context: Any = SimpleNamespace(body_bytes=0, max_body=1 << 26, client_sockets=None)
-    scope: Any = SimpleNamespace(headers={"content-length": str(length)})
+    scope: Any = SimpleNamespace()
     protocol: Any = Pieces(*pieces)
     reader = BodyReader(context, scope, protocol)
-    reader.begin()
-    return asyncio.run(reader.read())
+    reader.begin(str(length))
+
+    async def whole() -> bytes:
+        return await reader.read()
+
+    return asyncio.run(whole())
 
 
 def test_large_body_is_read_in_pieces() -> None:
