@@ -38,7 +38,7 @@ def mock(tmp_path: Path) -> Iterator[Callable[..., MockServer]]:
     servers: list[MockServer] = []
 
     def start(*, port: int = 0, writes: bool = False, hashes: bool = False, **options: Any) -> MockServer:
-        folder = tmp_path / f"mock-{len(servers)}"
+        folder = tmp_path / f"mock-{len(list(tmp_path.glob('mock-*')))}"  # one that did not start has a folder, too
         folder.mkdir()
         servers.append(MockServer(folder, options, port=port, writes=writes, hashes=hashes))
         return servers[-1]

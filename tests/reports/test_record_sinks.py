@@ -17,10 +17,13 @@ from penstock.records.log import RunLog
 from penstock.reports import write_artifacts
 from penstock.reports.record_sinks import SinkProcess
 
+PARENT = os.getpid()
+
 class Killed(SinkProcess):
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
-        os.kill(self._child, signal.SIGKILL)
+    def _write(self, receive):
+        if os.getpid() != PARENT:
+            receive = lambda: os.kill(os.getpid(), signal.SIGKILL)
+        return super()._write(receive)
 
 def write(name, apart, process=SinkProcess):
     write_artifacts.is_worth_a_process = lambda log: apart

@@ -60,9 +60,12 @@ def write_artifacts(
         taking, other = _sinks(context)
         apart: SinkProcess | None = None
         if taking - {"inputs"} and is_worth_a_process(log):
-            apart = stack.enter_context(
-                contextlib.closing(SinkProcess(log, counter, lambda: list(_make_sinks(context, taking))))
-            )
+
+            def make_sinks() -> list[Sink]:
+                # If the child is killed, this process makes the sinks again, and must not find the files of the first ones.
+                return list(_make_sinks(context._replace(scratch=tempfile.mkdtemp(dir=scratch)), taking))
+
+            apart = stack.enter_context(contextlib.closing(SinkProcess(log, counter, make_sinks)))
         else:
             other |= taking
         sinks = stack.enter_context(contextlib.closing(RecordSinks(log, list(_make_sinks(context, other)))))
