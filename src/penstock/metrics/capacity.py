@@ -2,7 +2,7 @@
 
 Each objective is a share of requests that must meet a limit: `p99 time_to_first_token<300` allows one miss in a hundred. At
 each level of load, a sequential probability ratio test decides between half and twice the allowed share of misses, so a level
-that is far from the limit is decided by few requests. Requests that overlap share their fate, so each round of them can move
+that is far from the limit is decided by few requests. Requests that overlap meet the same queue, so each round of them can move
 the test by at most half of the way to a decision.
 """
 

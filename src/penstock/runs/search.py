@@ -45,7 +45,7 @@ __all__ = ["SEARCH_FILE", "Search", "logged_search", "write_search"]
 SEARCH_FILE = "profile_export_penstock_search.json"
 _POLL_NS = 50_000_000
 _MIN_SPAN_S, _MAX_SPAN_S = 2.0, 60.0
-_PATIENCE = 5
+_GROWING_SPANS = 5
 """A rate at which latencies grow has to pass for this many times the usual span."""
 _TREND_BATCHES = 10
 _TREND = 0.6
@@ -95,7 +95,9 @@ class _LevelRule:
         self._polled = now
         self._read()
         self._judge(everything=running.done)
-        return self._decision is not None or (self._test.is_exhausted(self._judged) and self._covers_span(_PATIENCE))
+        return self._decision is not None or (
+            self._test.is_exhausted(self._judged) and self._covers_span(_GROWING_SPANS)
+        )
 
     def level(self) -> Level:
         """Return what was observed up to the decision."""
@@ -155,7 +157,7 @@ class _LevelRule:
         # A queue that grows does not have a share of misses, and a sequential test notices the growth.
         visit: Visit = "test" if self._span_ns and self._visit == "last" else self._visit
         self._decision = self._test.decide(self._judged, visit)
-        if self._decision == "pass" and not self._covers_span(_PATIENCE if self._span_ns and self._grows() else 1):
+        if self._decision == "pass" and not self._covers_span(_GROWING_SPANS if self._span_ns and self._grows() else 1):
             self._decision = None
 
     def _covers_span(self, times: int) -> bool:
@@ -264,7 +266,7 @@ class Search:
             load = replace(load, concurrency=int(value))
         else:
             if unlimited:
-                load = replace(load, duration_s=most / value + 2 * _PATIENCE * self._span_s)
+                load = replace(load, duration_s=most / value + 2 * _GROWING_SPANS * self._span_s)
             load = replace(load, rate=value, concurrency=None)
         return replace(self._settings, load=load, input=replace(self._settings.input, seed=self._seed))
 
