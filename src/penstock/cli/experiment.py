@@ -155,7 +155,7 @@ class ExperimentObserver(TerminalObserver):
 def _name(point: Point) -> str:
     """Return the name of a point among all of the experiment."""
     variation = variation_label(point.parameters)
-    return point.label if not point.parameters or variation == point.label else f"{variation} {point.label}"
+    return point.label if not point.parameters or point.label.startswith(variation) else f"{variation} {point.label}"
 
 
 def _line(result: PointResult) -> str:
