@@ -21,6 +21,8 @@ __all__ = ["IdDatabase", "IdRow", "PostgresIds", "SqliteIds", "check_id_url", "p
 
 BUSY_S = 10.0
 _CACHE_KB = 1024
+_PIECE_BYTES = 16_384
+"""SQLite parses this much of a log at once, into several times the memory."""
 _TABLE = "response_ids"
 _SQLITE_SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS {_TABLE}
@@ -75,7 +77,7 @@ class SqliteIds:
 
         with self._open() as database:
             database.execute("BEGIN IMMEDIATE")
-            for lines in logs():
+            for lines in (piece for log in logs() for piece in _pieces(log)):
                 try:
                     database.execute(_SQLITE_INSERT, (_json_array(lines),))
                 except sqlite3.OperationalError:  # perhaps zeros in the middle, after a power cut
@@ -112,6 +114,15 @@ class SqliteIds:
             raise OSError(str(error)) from None
         finally:
             database.close()
+
+
+def _pieces(log: bytes) -> Iterator[bytes]:
+    """Yield the lines of a log in pieces of about `_PIECE_BYTES`."""
+    at = 0
+    while at < len(log):
+        end = log.find(b"\n", at + _PIECE_BYTES) + 1 or len(log)
+        yield log[at:end]
+        at = end
 
 
 def _json_array(lines: bytes) -> str:
