@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["IdDatabase", "IdRow", "PostgresIds", "SqliteIds", "check_id_url", "parse_line"]
 
 BUSY_S = 10.0
-_CACHE_KB = 1024
-_PIECE_BYTES = 16_384
-"""SQLite parses this much of a log at once, into several times the memory."""
+_CACHE_KB = 256
 _TABLE = "response_ids"
 _SQLITE_SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS {_TABLE}
@@ -55,8 +53,8 @@ class IdDatabase(Protocol):
     """A table of response ids that several processes share."""
 
     def add(self, logs: Callable[[], Iterable[bytes]], expire_before: float) -> None:
-        """Add the lines of logs and delete expired ids in one transaction. `logs` is called when no other process can add
-        any."""
+        """Add the lines of logs and delete expired ids in one transaction. `logs` yields them in pieces; it is called when no
+        other process can add any."""
 
     def find(self, response_id: str) -> tuple[str, str, float] | None:
         """Return the key id, the account and the time of an id."""
@@ -77,7 +75,7 @@ class SqliteIds:
 
         with self._open() as database:
             database.execute("BEGIN IMMEDIATE")
-            for lines in (piece for log in logs() for piece in _pieces(log)):
+            for lines in logs():
                 try:
                     database.execute(_SQLITE_INSERT, (_json_array(lines),))
                 except sqlite3.OperationalError:  # perhaps zeros in the middle, after a power cut
@@ -114,15 +112,6 @@ class SqliteIds:
             raise OSError(str(error)) from None
         finally:
             database.close()
-
-
-def _pieces(log: bytes) -> Iterator[bytes]:
-    """Yield the lines of a log in pieces of about `_PIECE_BYTES`."""
-    at = 0
-    while at < len(log):
-        end = log.find(b"\n", at + _PIECE_BYTES) + 1 or len(log)
-        yield log[at:end]
-        at = end
 
 
 def _json_array(lines: bytes) -> str:

@@ -41,6 +41,8 @@ SHARED_LOG_S = 1.0
 """Age at which a log is moved if other gateways use the database."""
 SHARED_WAIT_S = 2.0
 """How long a lookup waits before it looks again for an id that another gateway may have made."""
+_PIECE_BYTES = 1 << 14
+"""A database gets about this much of a log at once: SQLite takes several times the memory to parse it."""
 _LOG_NAME = re.compile(r"response-ids-[0-9]{20}-[0-9]+\.log")
 
 
@@ -163,7 +165,7 @@ class ResponseIds:
             log_operator_message(f"response ids cannot be moved into the database: {error}")
 
     def _orphan_logs(self, orphans: list[str], opened: contextlib.ExitStack) -> Iterator[bytes]:
-        """Yield the lines of the logs that no worker owns, and add the paths of these logs to `orphans`."""
+        """Yield the lines of the logs that no worker owns in pieces, and add the paths of these logs to `orphans`."""
         for name in self._log_names():
             path = os.path.join(self._folder, name)
             try:
@@ -172,8 +174,8 @@ class ResponseIds:
                 continue  # another worker has moved it
             if owned_file.is_orphan(file.fileno()) and os.fstat(file.fileno()).st_nlink:
                 orphans.append(path)
-                data = file.read()
-                yield data[: data.rfind(b"\n") + 1]
+                while lines := file.readlines(_PIECE_BYTES):
+                    yield b"".join(line for line in lines if line.endswith(b"\n"))
 
     def _find(self, response_id: str) -> ResponseOwner | None:
         logs = {name: self._read_log(name) for name in self._log_names()}
