@@ -53,7 +53,7 @@ def repeat_log(folder: str, copies: int, *, killed: bool) -> None:
     sessions = max(record.number for record in records) + 1
     for path in log.worker_files():
         with open(path, "rb") as file:
-            found = list(frames.read(file))
+            found = list(frames.Reader(file))
         own = [msgspec.msgpack.decode(data, type=Record) for kind, data in found if kind == RECORD]
         with open(path, "wb", buffering=1 << 20) as file:
             for copy in range(copies):

@@ -14,13 +14,8 @@ rows = st.lists(st.tuples(st.integers(0, 255), st.binary(max_size=60)), min_size
 
 def read(data: bytes) -> tuple[list[tuple[int, bytes]], int]:
     """Return the frames and the number of bytes left over."""
-    reader = frames.read(io.BytesIO(data))
-    result = []
-    while True:
-        try:
-            result.append(next(reader))
-        except StopIteration as end:
-            return result, end.value
+    reader = frames.Reader(io.BytesIO(data))
+    return list(reader), reader.left
 
 
 @given(rows)

@@ -1,6 +1,6 @@
 """Frames of an append-only file: kind (1 byte), length and CRC-32 (4 bytes each, little endian), then the data.
 
-A process that is killed while it writes leaves an incomplete frame at the end. Reading stops before that frame and returns
+A process that is killed while it writes leaves an incomplete frame at the end. Reading stops before that frame and tells
 the number of bytes left over. If an earlier frame is damaged, `find` returns the position of the next intact one.
 """
 
@@ -11,10 +11,10 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Generator
+from collections.abc import Iterator
 from typing import BinaryIO
 
-__all__ = ["HEAD", "find", "pack", "read"]
+__all__ = ["HEAD", "Reader", "find", "pack"]
 
 HEAD = struct.Struct("<BII")
 _BLOCK = 1 << 18
@@ -24,38 +24,48 @@ def pack(kind: int, data: bytes) -> bytes:
     return HEAD.pack(kind, len(data), zlib.crc32(data)) + data
 
 
-def read(file: BinaryIO, end: int | None = None, passed_over: bytes = b"") -> Generator[tuple[int, bytes], None, int]:
-    """Yield (kind, data) from the current position to `end`, by default the current end of the file. Return the number of
-    bytes after the last frame. Frames of the kinds in `passed_over` are neither checked nor yielded."""
-    position = file.tell()
-    size = file.seek(0, os.SEEK_END)
-    end = size if end is None else min(end, size)
-    file.seek(position)
-    unpack, crc32, head = HEAD.unpack_from, zlib.crc32, HEAD.size
-    block, at = b"", 0
-    while end - position >= head:
-        if len(block) - at < head:
-            block, at = block[at:] + file.read(min(_BLOCK, end - position)), 0
-        kind, length, crc = unpack(block, at)
-        if position + head + length > end:
-            break
-        if kind in passed_over:
+class Reader:
+    """Iterates over the frames of a file, from its current position on, as (kind, data)."""
+
+    def __init__(self, file: BinaryIO, end: int | None = None, passed_over: bytes = b"") -> None:
+        """`end` is by default the current end of the file. Frames of the kinds in `passed_over` are neither checked nor
+        yielded."""
+        self._file = file
+        self._position = file.tell()
+        size = file.seek(0, os.SEEK_END)
+        self._end = size if end is None else min(end, size)
+        self._passed_over = passed_over
+        self.left = 0
+        """Number of bytes after the last frame; known after the iteration."""
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        file, position, end, passed_over = self._file, self._position, self._end, self._passed_over
+        unpack, crc32, head = HEAD.unpack_from, zlib.crc32, HEAD.size
+        file.seek(position)
+        block, at = b"", 0
+        while end - position >= head:
+            if len(block) - at < head:
+                block, at = block[at:] + file.read(min(_BLOCK, end - position)), 0
+            kind, length, crc = unpack(block, at)
+            if position + head + length > end:
+                break
+            if kind in passed_over:
+                position += head + length
+                at += head + length
+                if at > len(block):
+                    block, at = b"", 0
+                    file.seek(position)
+                continue
+            if at + head + length > len(block):
+                block, at = block[at:] + file.read(max(_BLOCK, head + length)), 0
+            begin = at + head
+            at = begin + length
+            data = block[begin:at]
+            if crc32(data) != crc:
+                break
+            yield kind, data
             position += head + length
-            at += head + length
-            if at > len(block):
-                block, at = b"", 0
-                file.seek(position)
-            continue
-        if at + head + length > len(block):
-            block, at = block[at:] + file.read(max(_BLOCK, head + length)), 0
-        begin = at + head
-        at = begin + length
-        data = block[begin:at]
-        if crc32(data) != crc:
-            break
-        yield kind, data
-        position += head + length
-    return end - position
+        self.left = end - position
 
 
 def find(data: bytes | mmap.mmap, position: int, kinds: bytes) -> int | None:

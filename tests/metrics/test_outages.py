@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.metrics.outages import Outages
+from tests.support.request_series import series_table
+
+from penstock.metrics.outages import outage_notes
 from penstock.records.record import Failure, Record
 
 SECOND = 1_000_000_000
@@ -12,11 +14,11 @@ def notes(*ends: float, down: tuple[float, ...] = (), other: tuple[float, ...] =
     """Return the notes for successes at `ends`, lost connections at `down` and other failures at `other`, in seconds."""
     kinds = {at: Failure("ConnectionLost", "lost", "network") for at in down}
     kinds |= {at: Failure("HTTPError", "overloaded", "server", 503) for at in other}
-    outages = Outages()
-    for at in sorted((*ends, *kinds)):
-        record = Record(0, 0, 0, 0, 0, 0, 0, "r", "c", 0, 0, end=round(at * SECOND), failure=kinds.get(at))
-        outages.add(record)
-    return outages.notes(0)
+    records = [
+        Record(0, 0, 0, 0, 0, 0, 0, "r", "c", 0, 0, end=round(at * SECOND), failure=kinds.get(at))
+        for at in (*ends, *kinds)
+    ]
+    return outage_notes(series_table(records), 0)
 
 
 def test_outage_is_reported_with_its_time_and_its_requests() -> None:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import numpy as np
+from tests.support.request_series import series_table
 
-from penstock.metrics.silences import Silences
+from penstock.metrics.silences import silence_notes
+from penstock.records.record import Record
 
 SECOND = 1_000_000_000
 
 
 def notes(requests: list[tuple[float, float]]) -> list[str]:
-    """Return the notes for requests with these starts and ends, in seconds. They do not depend on the size of batches."""
-    ordered = np.round(np.array(sorted(requests, key=lambda request: request[1])) * SECOND)
-    results = []
-    for size in (1, 7, len(ordered)):
-        silences = Silences()
-        for at in range(0, len(ordered), size):
-            silences.add_batch(*ordered[at : at + size].T)
-        results.append(silences.notes(0))
-    assert results[0] == results[1] == results[2]
-    return results[0]
+    """Return the notes for requests with these starts and ends, in seconds."""
+    times = [(round(start * SECOND), round(end * SECOND)) for start, end in requests]
+    records = [Record(0, 0, 0, 0, 0, 0, 0, "r", "c", start, start, start=start, end=end) for start, end in times]
+    return silence_notes(series_table(records), 0)
 
 
 def test_replies_that_a_cut_network_held_are_told_with_the_time() -> None:

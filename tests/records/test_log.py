@@ -44,7 +44,7 @@ def test_nothing_is_written_twice_after_a_full_disk(tmp_path: Path, monkeypatch:
     writer.record(record(3))
     writer.close()
     with (tmp_path / "worker-0.log").open("rb") as file:
-        assert len(list(frames.read(file))) == 4
+        assert len(list(frames.Reader(file))) == 4
         assert not file.read()
 
 
@@ -100,5 +100,5 @@ def test_run_that_goes_on_removes_a_torn_frame_of_the_runner(tmp_path: Path) -> 
     log.phase(LoggedPhase(1, "profiling", "profiling"))
     log.close()
     with path.open("rb") as file:
-        assert len(list(frames.read(file))) == 2
+        assert len(list(frames.Reader(file))) == 2
         assert not file.read()

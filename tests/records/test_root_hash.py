@@ -19,7 +19,9 @@ def test_root_covers_the_digests_in_the_order_of_the_schedule(
     """Also if the digests are sorted in parts, as those of millions of requests are."""
     monkeypatch.setattr(root_hash, "_PART", part)
     monkeypatch.setattr(root_hash, "_SAMPLE", 3)
-    keys = [schedule_key(phase, number, turn) for phase in (0, 1, 20) for number in range(10) for turn in range(2)]
+    keys = [
+        schedule_key(phase, number, turn) for phase in (0, 1, 20, 5_000) for number in range(10) for turn in range(2)
+    ]
     digests = {key: sha256(str(key).encode()).digest() for key in keys}
     shuffled = random.Random(1).sample(keys, len(keys))
     root = RootHash(str(tmp_path))

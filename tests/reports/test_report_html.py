@@ -15,7 +15,6 @@ from penstock.metrics.steady_state import SteadyState
 from penstock.records.log import LoggedPhase
 from penstock.reports.checklist import checklist
 from penstock.reports.report_html import page, read_page
-from penstock.reports.request_columns import TokenGrid
 from support.records import MS, make_record
 from support.runs import PROFILING, WARMUP, make_header, make_settings, report_run
 
@@ -273,16 +272,6 @@ def test_large_run_is_sampled_and_the_page_stays_small(tmp_path):
     assert len(document["slowest"][0]["stamps"]) == 300
     assert document["slowest"][0]["stamps_of"] == 1000
     assert os.path.getsize(run.path("report.html")) < 600_000
-
-
-def test_token_grid_keeps_all_tokens_when_it_widens():
-    import numpy as np
-
-    grid = TokenGrid()
-    grid.add(np.array([0.0, 1e9]), np.array([1.0, 2.0]))
-    grid.add(np.array([-5e9, 3600e9]), np.array([3.0, 4.0]))
-    rates = grid.rates(np.array([-10e9, 4000e9]))
-    assert rates[0] * 4010 == pytest.approx(10)
 
 
 def test_phases_of_other_points_do_not_count(tmp_path):

@@ -10,7 +10,7 @@ from penstock.records.log import RunLog
 from penstock.reports.artifacts import replacing
 from penstock.reports.write_artifacts import write_artifacts
 from support.records import make_record
-from support.runs import load_word_tokenizer, report_run, write_log
+from support.runs import PROFILING, load_word_tokenizer, report_run, write_log
 
 ALL = {
     "profile_export_aiperf.json",
@@ -58,21 +58,21 @@ def test_same_log_gives_the_same_files(tmp_path):
 
 
 def test_progress_counts_records_against_the_expected_number(tmp_path):
-    log = RunLog(write_log(tmp_path, [make_record() for _ in range(1200)], requests=1000))
+    log = RunLog(write_log(tmp_path, [make_record() for _ in range(2200)], requests=2000))
     seen = []
     write_artifacts(
         log, str(tmp_path / "a"), load_word_tokenizer, lambda body: ["x"], progress=lambda *at: seen.append(at)
     )
-    assert seen == [(512, 1000), (1024, 1024), (1200, 1200)]
+    assert seen == [(1024, 2000), (2048, 2048), (2200, 2200)]
     seen.clear()
     write_artifacts(
-        log, str(tmp_path / "b"), None, lambda body: ["x"], progress=lambda *at: seen.append(at), expected=1300
+        log, str(tmp_path / "b"), None, lambda body: ["x"], progress=lambda *at: seen.append(at), expected=2300
     )
-    assert seen[-1] == (1200, 1300)
+    assert seen[-1] == (2200, 2300)
     seen.clear()
     log.header.requests = None
     write_artifacts(log, str(tmp_path / "c"), None, lambda body: ["x"], progress=lambda *at: seen.append(at))
-    assert seen[-1] == (1200, 0)
+    assert seen[-1] == (2200, 0)
     log.close()
 
 
@@ -144,3 +144,9 @@ def test_replacing_a_file_is_atomic(tmp_path):
         interrupted()
     assert path.read_bytes() == b"old"
     assert os.listdir(path.parent) == ["file"]
+
+
+def test_run_of_many_phases_has_a_report(tmp_path):
+    """Such as the last point of a long sweep."""
+    records = [make_record(phase=phase) for phase in (0, 99)]
+    assert report_run(tmp_path, records, phases=(PROFILING,) * 100).summary.proof.requests == 2

@@ -25,9 +25,37 @@ __all__ = ["Batch", "CountColumns", "Layout", "Lists", "MeasureTable", "Selectio
 Selection = NDArray[np.bool_]
 Indexes = NDArray[np.intp]
 _NOTHING: list[int] = []
+_WHOLE_FIELDS = (
+    "phase",
+    "number",
+    "conversation",
+    "turn",
+    "worker",
+    "url",
+    "intended",
+    "issued",
+    "start",
+    "end",
+    "dns_ns",
+    "connect_ns",
+    "reused",
+    "retries",
+    "streamed",
+    "cancelled",
+    "bytes_sent",
+    "bytes_received",
+    "reads",
+    "redirects",
+    "images",
+)
+"""Fields of a record that are always whole numbers or flags."""
+_get_whole = attrgetter(*_WHOLE_FIELDS)
+_USAGE_FIELDS = Usage.__struct_fields__
+_NO_USAGE = Usage()
+_get_usage = attrgetter(*_USAGE_FIELDS)
 
 
-def column(values: list[Any]) -> Values:
+def column(values: Sequence[Any]) -> Values:
     """Return numbers as an array, with NaN for None."""
     try:
         return np.fromiter(values, np.float64, len(values))
@@ -46,7 +74,8 @@ def _lengths(lists: Sequence[Sized]) -> Indexes:
 
 
 def _flat(lists: Sequence[Sequence[int]], total: int) -> Values:
-    return np.fromiter(chain.from_iterable(lists), np.float64, total)
+    # Twice as fast as an iterator over floats.
+    return np.fromiter(chain.from_iterable(lists), np.int64, total).astype(np.float64)
 
 
 class Batch:
@@ -56,53 +85,62 @@ class Batch:
         self.records = records
         self.size = len(records)
 
+    @cached_property
+    def _whole(self) -> dict[str, Values]:
+        """The fields in `_WHOLE_FIELDS`. They are read together: most of the time is spent on loading the records."""
+        count = len(_WHOLE_FIELDS)
+        rows = np.fromiter(chain.from_iterable(map(_get_whole, self.records)), np.int64, count * self.size)
+        columns = np.ascontiguousarray(rows.reshape(self.size, count).T, dtype=np.float64)
+        return dict(zip(_WHOLE_FIELDS, columns, strict=True))
+
     def get(self, name: str) -> Values:
         """Return a field of the records that is a number or None."""
-        return column(list(map(attrgetter(name), self.records)))
+        found = self._whole.get(name)
+        return column(list(map(attrgetter(name), self.records))) if found is None else found
 
-    @cached_property
+    @property
     def start(self) -> Values:
-        return self.get("start")
+        return self._whole["start"]
 
-    @cached_property
+    @property
     def end(self) -> Values:
-        return self.get("end")
+        return self._whole["end"]
 
-    @cached_property
+    @property
     def intended(self) -> Values:
-        return self.get("intended")
+        return self._whole["intended"]
 
-    @cached_property
+    @property
     def issued(self) -> Values:
-        return self.get("issued")
+        return self._whole["issued"]
 
     @cached_property
     def sent(self) -> Values:
         return self.get("sent")
 
-    @cached_property
+    @property
     def connect(self) -> Values:
-        return self.get("connect_ns")
+        return self._whole["connect_ns"]
 
-    @cached_property
+    @property
     def bytes_sent(self) -> Values:
-        return self.get("bytes_sent")
+        return self._whole["bytes_sent"]
 
-    @cached_property
+    @property
     def redirects(self) -> Values:
-        return self.get("redirects")
+        return self._whole["redirects"]
 
-    @cached_property
+    @property
     def turn(self) -> Values:
-        return self.get("turn")
+        return self._whole["turn"]
 
     @cached_property
     def streamed(self) -> Selection:
-        return _flags([record.streamed for record in self.records])
+        return self._whole["streamed"] > 0
 
     @cached_property
     def cancelled(self) -> Selection:
-        return _flags([record.cancelled for record in self.records])
+        return self._whole["cancelled"] > 0
 
     @cached_property
     def failed(self) -> Selection:
@@ -127,18 +165,17 @@ class Batch:
         return requested
 
     @cached_property
-    def _usages(self) -> list[Usage | None]:
-        return [record.usage for record in self.records]
+    def has_usage(self) -> Selection:
+        return _flags([record.usage is not None for record in self.records])
 
     @cached_property
-    def has_usage(self) -> Selection:
-        return _flags([usage is not None for usage in self._usages])
+    def _usages(self) -> dict[str, Values]:
+        rows = [_get_usage(record.usage or _NO_USAGE) for record in self.records]
+        return {field: column(values) for field, values in zip(_USAGE_FIELDS, zip(*rows, strict=True), strict=True)}
 
     def usage(self, field: str) -> Values:
         """Return a count of the servers."""
-        if self.has_usage.all():
-            return column(list(map(attrgetter(field), self._usages)))
-        return column([None if usage is None else getattr(usage, field) for usage in self._usages])
+        return self._usages[field]
 
     @cached_property
     def completion(self) -> Values:

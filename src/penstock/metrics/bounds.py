@@ -179,6 +179,10 @@ class RequestBounds:
             if where.any():
                 self._columns[tag].add(table.get(tag)[where], low[where], high[where])
 
+    def merge(self, other: RequestBounds) -> None:
+        for tag, columns in self._columns.items():
+            columns.merge(other._columns[tag])
+
     def tags(self) -> Iterator[str]:
         """Yield the metrics with at least one value that is not exactly known."""
         return (tag for tag, columns in self._columns.items() if len(columns))
@@ -208,6 +212,11 @@ class _BoundsColumns:
         for chosen, columns in ((known, self.bounds), (~known, self.extra)):
             columns[0].extend(low[chosen])
             columns[1].extend(high[chosen])
+
+    def merge(self, other: _BoundsColumns) -> None:
+        mine, others = ((columns.uncertain, *columns.bounds, *columns.extra) for columns in (self, other))
+        for column, more in zip(mine, others, strict=True):
+            column.merge(more)
 
 
 def figure_bounds(values: Values, uncertain: Values, bounds: Values, extra: Values) -> dict[str, FigureBounds]:

@@ -76,6 +76,11 @@ class GapProfileBuilder:
             self._counts[:used] += np.bincount(cells, minlength=used * _BINS).reshape(used, _BINS)
             self._sums += np.bincount(rows, weights=gaps, minlength=len(_EDGES))
 
+    def merge(self, other: GapProfileBuilder) -> None:
+        self._counts += other._counts
+        self._sums += other._sums
+        self._inexact += other._inexact
+
     def result(self) -> GapProfile | None:
         """Return the profile; None if there were no gaps."""
         found = [

@@ -2,70 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from penstock.metrics.batch import Batch
+from penstock.metrics.request_series import SeriesTable
+from penstock.metrics.statistics import Values
 from penstock.plural import counted
-from penstock.records.record import Record
 
-__all__ = ["Outages"]
+__all__ = ["outage_notes"]
 
-_DOWN = frozenset({"ConnectionLost", "ConnectionRefused", "ConnectionFailed"})
 _MIN_REQUESTS = 3
 _MIN_NS = 1_000_000_000
 _MAX_LISTED = 3
 
 
 class _Outage(NamedTuple):
-    start: int
+    start: float
     """End of the last successful request before it."""
-    end: int | None
+    end: float | None
     """End of the first successful request after it; None if there is none."""
     requests: int
 
 
-class Outages:
-    """Finds outages. Takes the requests of a phase nearly in the order of their ends."""
+def outage_notes(table: SeriesTable, start: int) -> list[str]:
+    """Return a sentence for each outage of a phase; `start` is that of the phase."""
+    if not table.without_server.any():
+        return []
+    ends = table.ends
+    found = list(_outages(np.sort(ends[table.succeeded]), np.sort(ends[table.without_server])))
+    notes = [_sentence(outage, start) for outage in found[:_MAX_LISTED]]
+    if (more := len(found) - _MAX_LISTED) > 0:
+        notes.append(f"There were {counted(more, 'other time')} without an answer.")
+    return notes
 
-    def __init__(self) -> None:
-        self._last_success: int | None = None
-        self._last_failure = 0
-        self._failures = 0
-        self._found: list[_Outage] = []
 
-    def add_batch(self, batch: Batch) -> None:
-        if batch.failed.any() or self._failures:
-            for record in batch.records:
-                self.add(record)
-        elif (succeeded := np.flatnonzero(batch.succeeded)).size:
-            self._last_success = batch.records[succeeded[-1]].end
-
-    def add(self, record: Record) -> None:
-        if record.cancelled:
-            return
-        if record.failure is None:
-            self._close(record.end)
-            self._last_success = record.end
-        elif record.failure.type in _DOWN:
-            self._failures += 1
-            self._last_failure = record.end
-
-    def _close(self, end: int | None) -> None:
-        failures, self._failures = self._failures, 0
-        if self._last_success is None or failures < _MIN_REQUESTS:
-            return
-        if (self._last_failure if end is None else end) - self._last_success >= _MIN_NS:
-            self._found.append(_Outage(self._last_success, end, failures))
-
-    def notes(self, start: int) -> list[str]:
-        """Return a sentence for each outage; `start` is that of the phase. Call this once, after the last request."""
-        self._close(None)
-        notes = [_sentence(outage, start) for outage in self._found[:_MAX_LISTED]]
-        if more := len(self._found) - _MAX_LISTED:
-            notes += [f"There were {counted(more, 'other time')} without an answer."] if more > 0 else []
-        return notes
+def _outages(successes: Values, failures: Values) -> Iterator[_Outage]:
+    """Yield the outages, from the ends of the successful requests and of those without a server, in order."""
+    after = np.searchsorted(successes, failures, side="right")
+    """For each failure, how many successful requests ended before it."""
+    for number, count in zip(*np.unique(after, return_counts=True), strict=True):
+        if not number or count < _MIN_REQUESTS:
+            continue
+        begin = float(successes[number - 1])
+        end = float(successes[number]) if number < len(successes) else None
+        if (float(failures[-1]) if end is None else end) - begin >= _MIN_NS:
+            yield _Outage(begin, end, int(count))
 
 
 def _sentence(outage: _Outage, start: int) -> str:

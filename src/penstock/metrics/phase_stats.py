@@ -6,11 +6,12 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from itertools import chain, compress
 
 import msgspec
 import numpy as np
 
+from penstock.metrics.add_fields import add_counts, add_fields
 from penstock.metrics.batch import Batch, MeasureTable, Selection
 from penstock.metrics.bounds import FigureBounds, RequestBounds
 from penstock.metrics.catalogue import CATALOGUE, GROUPS
@@ -39,6 +40,28 @@ _CONTEXT_OVERFLOW = re.compile(
     r"|(prompt|input) is too long|too many tokens",
     re.IGNORECASE,
 )
+_COUNTS = (
+    "_good",
+    "_context_overflows",
+    "_streamed",
+    "_single_stamp_replies",
+    "_stamps",
+    "_coalesced_stamps",
+    "_coalesced_first_stamps",
+    "_wide_stamps",
+    "_conversations",
+    "_length_requested",
+    "_length_mismatched",
+    "_usage_compared",
+    "_usage_discrepant",
+    "_resent",
+    "_redirects",
+    "succeeded",
+    "failed",
+    "cancelled",
+    "without_usage",
+    "queued",
+)
 _DIFFERENCES = tuple(f"usage_{part}_tokens_diff_pct" for part in ("prompt", "completion", "reasoning"))
 
 
@@ -56,6 +79,10 @@ class _Group:
     def __init__(self, message: str) -> None:
         self.message = message
         self.count = 0
+
+
+_GroupKey = tuple[str, int | None, str, ErrorOwner]
+"""Type, code, message without its variable words, and owner."""
 
 
 class PhaseStats:
@@ -84,7 +111,7 @@ class PhaseStats:
         self._columns: dict[str, Column] = {}
         self._starts = Column(f"{prefix}-starts.f64")
         self._ends = Column(f"{prefix}-ends.f64")
-        self._groups: dict[tuple[str, int | None, str, ErrorOwner], _Group] = {}
+        self._groups: dict[_GroupKey, _Group] = {}
         self.span: Window | None = None
         """First start and last end of all requests, including failed and cancelled ones."""
         self._bounds = RequestBounds(prefix)
@@ -151,6 +178,26 @@ class PhaseStats:
         for tag, lists in table.lists.items():
             self._column(tag).extend(lists.values)
 
+    def merge(self, other: PhaseStats) -> None:
+        """Add the requests that another object took, which is not used any more."""
+        add_fields(self, other, _COUNTS)
+        add_counts(self.finish_reasons, other.finish_reasons)
+        add_counts(self.warnings, other.warnings)
+        self.longest_queued_ns = max(self.longest_queued_ns, other.longest_queued_ns)
+        if other.span is not None:
+            self._cover(*other.span)
+        for key, group in other._groups.items():
+            self._group(key, group.message).count += group.count
+        self._starts.merge(other._starts)
+        self._ends.merge(other._ends)
+        for tag, column in other._columns.items():
+            self._column(tag).merge(column)
+        self._bounds.merge(other._bounds)
+        if self._timeline is not None and other._timeline is not None:
+            self._timeline.merge(other._timeline)
+        if self._series is not None and other._series is not None:
+            self._series.merge(other._series)
+
     def _column(self, tag: str) -> Column:
         column = self._columns.get(tag)
         if column is None:
@@ -167,11 +214,14 @@ class PhaseStats:
         self._context_overflows += _CONTEXT_OVERFLOW.search(failure.message) is not None
         message = failure.message[:_MESSAGE_LIMIT]
         pattern = _VARIABLE.sub("#", message)
-        key = (failure.type, failure.code, pattern, failure.owner)
+        self._group((failure.type, failure.code, pattern, failure.owner), message).count += 1
+
+    def _group(self, key: _GroupKey, message: str) -> _Group:
         if key not in self._groups and len(self._groups) >= _GROUP_LIMIT:
+            kind, code, _, owner = key
             message = _OTHER_MESSAGES
-            key = (failure.type, failure.code, message, failure.owner)
-        self._groups.setdefault(key, _Group(message)).count += 1
+            key = (kind, code, message, owner)
+        return self._groups.setdefault(key, _Group(message))
 
     def _succeed(self, batch: Batch, table: MeasureTable, good: Selection | None) -> None:
         ok = batch.succeeded
@@ -179,9 +229,8 @@ class PhaseStats:
         if good is not None:
             self._good += int((good & ok).sum())
         self.without_usage += int((ok & ~batch.has_usage).sum())
-        finished = (record.finish for record, succeeded in zip(batch.records, ok, strict=True) if succeeded)
-        for reason, count in Counter(chain.from_iterable(finished)).items():
-            self.finish_reasons[reason] = self.finish_reasons.get(reason, 0) + count
+        finished = compress((record.finish for record in batch.records), ok.tolist())
+        add_counts(self.finish_reasons, Counter(chain.from_iterable(finished)))
         streamed = ok & batch.has_stamps
         self._streamed += int(streamed.sum())
         self._stamps += int(batch.stamp_counts[streamed].sum())

@@ -56,40 +56,52 @@ class ReuseSummary(msgspec.Struct, frozen=True):
 class ReuseCounter:
     """Counts over the records of a run."""
 
-    def __init__(self, log: RunLog) -> None:
-        self._log = log
-        self._sent: dict[int, NDArray[np.uint8]] = {}
-        """For each URL, one bit per conversation that was sent."""
+    def __init__(self) -> None:
+        self._sent: dict[tuple[int, bool], NDArray[np.uint8]] = {}
+        """For each URL, in the profiling phases or before them, one bit per conversation that was sent."""
         self._conversations = 0
-        self._again = 0
 
     def add(self, batch: Batch, *, profiling: bool) -> None:
         first = batch.turn == 0
         urls, conversations = batch.get("url")[first], batch.get("conversation")[first].astype(np.int64)
-        new = sum(self._mark(int(url), np.unique(conversations[urls == url])) for url in np.unique(urls))
+        for url in np.unique(urls):
+            own = conversations[urls == url]
+            sent = self._bits((int(url), profiling), (int(own.max()) >> 3) + 1)
+            np.bitwise_or.at(sent, own >> 3, (1 << (own & 7)).astype(np.uint8))
         if profiling:
             self._conversations += len(conversations)
-            self._again += len(conversations) - new
 
-    def _mark(self, url: int, conversations: NDArray[np.int64]) -> int:
-        """Note that conversations were sent. Return how many of them were not sent before."""
-        sent = self._sent.get(url, np.zeros(0, np.uint8))
-        places, bits = conversations >> 3, (1 << (conversations & 7)).astype(np.uint8)
-        if (missing := int(places.max()) + 1 - len(sent)) > 0:
+    def _bits(self, key: tuple[int, bool], size: int) -> NDArray[np.uint8]:
+        """Return the bits of the conversations that were sent, at least `size` bytes."""
+        sent = self._sent.get(key, np.zeros(0, np.uint8))
+        if (missing := size - len(sent)) > 0:
             sent = np.pad(sent, (0, max(missing, len(sent))))
-        self._sent[url] = sent
-        new = int(((sent[places] & bits) == 0).sum())
-        np.bitwise_or.at(sent, places, bits)
-        return new
+        self._sent[key] = sent
+        return sent
 
-    def summary(self) -> ReuseSummary | None:
+    def merge(self, other: ReuseCounter) -> None:
+        self._conversations += other._conversations
+        for key, bits in other._sent.items():
+            self._bits(key, len(bits))[: len(bits)] |= bits
+
+    def _sent_again(self) -> int:
+        new = 0
+        for (url, profiling), sent in self._sent.items():
+            if profiling:
+                before = self._sent.get((url, False), np.zeros(0, np.uint8))[: len(sent)]
+                first = sent.copy()
+                first[: len(before)] &= ~before
+                new += int(np.unpackbits(first).sum())
+        return self._conversations - new
+
+    def summary(self, log: RunLog) -> ReuseSummary | None:
         """Return the counts; None if the dataset was not compared."""
-        counts = ReuseCounts.load(self._log.payloads.folder)
+        counts = ReuseCounts.load(log.payloads.folder)
         if not counts.prompts:
             return None
         return ReuseSummary(
             conversations=self._conversations,
-            sent_again=0 if self._log.header.settings.input.marks_conversations else self._again,
+            sent_again=0 if log.header.settings.input.marks_conversations else self._sent_again(),
             prompts=counts.prompts,
             repeated_prompts=counts.repeated,
             prompts_with_shared_prefix=counts.sharing,

@@ -26,7 +26,8 @@ PERCENTS = (50, 90, 95, 99)
 TAGS = tuple(metric.tag for metric in in_table("main") if metric.kind == "record")
 _NAMES = (*TAGS, "start", "end", "intended", "worker", "status", "good", "first")
 _CHUNK = 1 << 17
-_SUCCEEDED, _FAILED, _CUT_OFF = 0.0, 1.0, 2.0
+_SUCCEEDED, _FAILED, _CUT_OFF, _WITHOUT_SERVER = 0.0, 1.0, 2.0, 3.0
+_CONNECTION_FAILURES = frozenset({"ConnectionLost", "ConnectionRefused", "ConnectionFailed"})
 _MEAN_ONLY = frozenset({"input_sequence_length"})
 
 Intervals = dict[str, dict[str, FigureInterval]]
@@ -45,11 +46,20 @@ class SeriesRecorder:
         """`good` says which requests met the objectives; None if there are none."""
         self._count += batch.size
         status = np.where(batch.cancelled, _CUT_OFF, np.where(batch.failed, _FAILED, _SUCCEEDED))
+        for index in np.flatnonzero(batch.failed):
+            failure = batch.records[index].failure
+            if failure is not None and failure.type in _CONNECTION_FAILURES:
+                status[index] = _WITHOUT_SERVER
         columns = [table.get(tag) for tag in TAGS]
         columns += [batch.start, batch.end, batch.intended, batch.get("worker"), status]
         columns += [np.full(batch.size, nan) if good is None else good.astype(np.float64), batch.first]
         for column, values in zip(self._columns.values(), columns, strict=True):
             column.extend(values)
+
+    def merge(self, other: SeriesRecorder) -> None:
+        self._count += other._count
+        for name, column in self._columns.items():
+            column.merge(other._columns[name])
 
     def table(self) -> SeriesTable | None:
         """Return the series; None if there were no requests. Add nothing after this call."""
@@ -66,6 +76,8 @@ class SeriesTable:
         status = self.column("status")
         self.succeeded: Selection = status == _SUCCEEDED
         self.cut_off: Selection = status == _CUT_OFF
+        self.without_server: Selection = status == _WITHOUT_SERVER
+        """Requests that lost their connection or got none."""
 
     def __len__(self) -> int:
         return len(self._order)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 import numpy as np
 
+from penstock.metrics.request_series import SeriesTable
 from penstock.metrics.statistics import Values
 from penstock.plural import counted
 
-__all__ = ["Silences"]
+__all__ = ["silence_notes"]
 
 _MIN_REQUESTS = 3
 _MIN_NS = 2_000_000_000
@@ -16,86 +20,45 @@ _MIN_LATENCIES = 5
 _MAX_LISTED = 3
 
 
-class _Silence:
-    def __init__(self, begin: int, end: int, shortest: float) -> None:
-        self.begin = begin
-        """End of the last successful request before it."""
-        self.end = end
-        """End of the first one after it."""
-        self.shortest = shortest
-        self.requests = 0
-        """Requests that were in flight for at least half of it."""
-        self.first_start = end
-
-    @property
-    def seconds(self) -> tuple[float, float]:
-        return max(self.begin, self.first_start) / 1e9, self.end / 1e9
-
-    @property
-    def counts(self) -> bool:
-        begin, end = self.seconds
-        return self.requests >= _MIN_REQUESTS and (end - begin) * 1e9 >= self.shortest
+class _Silence(NamedTuple):
+    begin_s: float
+    """End of the last successful request before it, or start of the first one that waited."""
+    end_s: float
+    requests: int
+    """Requests that were in flight for at least half of the time without an end."""
 
 
-class Silences:
-    """Finds silences. Takes the successful requests of a phase nearly in the order of their ends."""
+def silence_notes(table: SeriesTable, start: int) -> list[str]:
+    """Return a sentence for each silence of a phase; `start` is that of the phase."""
+    found = list(_silences(table.starts[table.succeeded], table.ends[table.succeeded]))
+    notes = [_sentence(silence, start / 1e9) for silence in found[:_MAX_LISTED]]
+    if (more := len(found) - _MAX_LISTED) > 0:
+        notes.append(f"There were {counted(more, 'other time')} without a reply.")
+    return notes
 
-    def __init__(self) -> None:
-        self._last = 0
-        self._latencies = 0
-        self._requests = 0
-        self._found: list[_Silence] = []
 
-    def add_batch(self, starts: Values, ends: Values) -> None:
-        if not len(ends):
-            return
-        last = float(self._last) if self._requests else ends[0]
-        gaps = ends - np.maximum.accumulate(np.concatenate(([last], ends[:-1])))
-        if gaps.max() >= _MIN_NS or (self._found and starts.min() <= self._found[-1].end):
-            for start, end in zip(starts, ends, strict=True):
-                self.add(int(start), int(end))
-            return
-        self._last = max(self._last, int(ends.max()))
-        self._latencies += int((ends - starts).sum())
-        self._requests += len(ends)
-
-    def add(self, start: int, end: int) -> None:
-        gap = end - self._last
-        if gap >= _MIN_NS and self._requests:
-            self._open(end, gap)
-        if self._found:
-            self._count(start, end)
-        self._last = max(self._last, end)
-        self._latencies += end - start
-        self._requests += 1
-
-    def _open(self, end: int, gap: int) -> None:
-        shortest = max(_MIN_NS, _MIN_LATENCIES * self._latencies / self._requests)
-        if self._found and not self._found[-1].counts:
-            self._found.pop()
-        if gap >= shortest:
-            self._found.append(_Silence(self._last, end, shortest))
-
-    def _count(self, start: int, end: int) -> None:
-        silence = self._found[-1]
-        if start <= (silence.begin + silence.end) // 2 and end > silence.begin:
-            silence.requests += 1
-            silence.end = min(silence.end, end)
-            silence.first_start = min(silence.first_start, start)
-
-    def notes(self, start: int) -> list[str]:
-        """Return a sentence for each silence; `start` is that of the phase."""
-        found = [silence for silence in self._found if silence.counts]
-        notes = [_sentence(silence, start / 1e9) for silence in found[:_MAX_LISTED]]
-        if (more := len(found) - _MAX_LISTED) > 0:
-            notes.append(f"There were {counted(more, 'other time')} without a reply.")
-        return notes
+def _silences(starts: Values, ends: Values) -> Iterator[_Silence]:
+    """Yield the silences, from the starts and ends of the successful requests."""
+    order = np.argsort(ends, kind="stable")
+    starts, ends = starts[order], ends[order]
+    wide = np.flatnonzero(np.diff(ends) >= _MIN_NS)
+    if not len(wide):
+        return
+    means = np.cumsum(ends - starts)[wide] / (wide + 1)
+    for last, mean in zip(wide, means, strict=True):
+        begin, end = ends[last], ends[last + 1]
+        shortest = max(_MIN_NS, _MIN_LATENCIES * mean)
+        if end - begin < shortest:
+            continue
+        later = starts[last + 1 :]
+        waiting = later[later <= (begin + end) // 2]
+        if len(waiting) >= _MIN_REQUESTS and end - max(begin, waiting.min()) >= shortest:
+            yield _Silence(max(begin, waiting.min()) / 1e9, end / 1e9, len(waiting))
 
 
 def _sentence(silence: _Silence, start_s: float) -> str:
-    begin, end = silence.seconds
     return (
-        f"No reply ended from {begin - start_s:.1f} s after the start to {end - start_s:.1f} s, while "
+        f"No reply ended from {silence.begin_s - start_s:.1f} s after the start to {silence.end_s - start_s:.1f} s, while "
         f"{counted(silence.requests, 'request')} waited: the network was cut, or the server stood still. Their latencies "
         "contain this time, and throughput is lower by it."
     )

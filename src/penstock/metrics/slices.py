@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
 import msgspec
 import numpy as np
 
+from penstock.metrics.batch import Batch, MeasureTable
 from penstock.metrics.concurrency import Window
 from penstock.metrics.metric import Measures
 from penstock.metrics.phase_stats import PhaseStats
@@ -22,6 +24,7 @@ from penstock.records.record import Record
 __all__ = ["Slice", "SliceBuilder"]
 
 _BUFFER_BYTES = 8 << 20
+_BATCH = 512
 
 
 class Slice(msgspec.Struct, frozen=True):
@@ -42,10 +45,9 @@ class _Stored(msgspec.Struct, array_like=True):
 class SliceBuilder:
     def __init__(self, folder: str, length_s: float, make_stats: Callable[[str], PhaseStats]) -> None:
         """`folder` holds temporary files. `make_stats` returns the empty statistics of a slice with this name."""
-        self._folder = folder
+        self._folders = [folder]
         self._length = round(length_s * 1e9)
         self._make_stats = make_stats
-        self._encode = msgspec.msgpack.Encoder().encode
         self._buffers: dict[int, bytearray] = {}
         self._buffered = 0
         self._intervals: set[int] = set()
@@ -55,7 +57,7 @@ class SliceBuilder:
             record, outputs=[""] * len(record.outputs), reasonings=[""] * len(record.reasonings), head_outputs=""
         )
         lists = {tag: values.tobytes() for tag, values in measures.lists.items()}
-        data = self._encode(_Stored(without_texts, measures.values, lists))
+        data = msgspec.msgpack.encode(_Stored(without_texts, measures.values, lists))
         buffer = self._buffers.setdefault(record.start // self._length, bytearray())
         buffer += len(data).to_bytes(4, "little")
         buffer += data
@@ -82,31 +84,44 @@ class SliceBuilder:
         """Yield the number and the statistics of each slice. At most two are in memory."""
         open_slices: dict[int, PhaseStats] = {}
         for interval in sorted(self._intervals):
-            for record, measures in self._read(interval):
-                number = (record.start - begin) // self._length
-                if number not in open_slices:
-                    open_slices[number] = self._make_stats(f"slice-{number}")
-                open_slices[number].add(record, measures)
+            stored = self._read(interval)
+            while batch := list(islice(stored, _BATCH)):
+                by_slice: dict[int, list[tuple[Record, Measures]]] = {}
+                for record, measures in batch:
+                    by_slice.setdefault((record.start - begin) // self._length, []).append((record, measures))
+                for number, requests in by_slice.items():
+                    if number not in open_slices:
+                        open_slices[number] = self._make_stats(f"slice-{number}")
+                    records, rows = zip(*requests, strict=True)
+                    open_slices[number].add_batch(Batch(records), MeasureTable.of(rows))
             complete = ((interval + 1) * self._length - begin) // self._length
             for number in [number for number in sorted(open_slices) if number < complete]:
                 yield number, open_slices.pop(number)
         yield from sorted(open_slices.items())
 
-    def _path(self, interval: int) -> str:
-        return os.path.join(self._folder, f"slice-records-{interval}")
+    def merge(self, other: SliceBuilder) -> None:
+        other._write()
+        self._folders += other._folders
+        self._intervals |= other._intervals
 
     def _write(self) -> None:
         for interval, buffer in self._buffers.items():
-            with open(self._path(interval), "ab") as file:
+            with open(_path(self._folders[0], interval), "ab") as file:
                 file.write(buffer)
         self._intervals.update(self._buffers)
         self._buffers, self._buffered = {}, 0
 
     def _read(self, interval: int) -> Iterator[tuple[Record, Measures]]:
         decode = msgspec.msgpack.Decoder(_Stored).decode
-        path = self._path(interval)
-        with open(path, "rb", buffering=1 << 20) as file:
-            while size := file.read(4):
-                stored = decode(file.read(int.from_bytes(size, "little")))
-                yield stored.record, Measures(stored.values, {t: np.frombuffer(v) for t, v in stored.lists.items()})
-        os.remove(path)
+        for path in (_path(folder, interval) for folder in self._folders):
+            if not os.path.exists(path):
+                continue
+            with open(path, "rb", buffering=1 << 20) as file:
+                while size := file.read(4):
+                    stored = decode(file.read(int.from_bytes(size, "little")))
+                    yield stored.record, Measures(stored.values, {t: np.frombuffer(v) for t, v in stored.lists.items()})
+            os.remove(path)
+
+
+def _path(folder: str, interval: int) -> str:
+    return os.path.join(folder, f"slice-records-{interval}")

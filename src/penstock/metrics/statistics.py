@@ -16,6 +16,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.files import append_file
+
 __all__ = ["PERCENTILES", "Column", "Stats", "Values", "nearest_ranks", "weighted_statistics"]
 
 PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
@@ -59,13 +61,15 @@ class Stats(msgspec.Struct, frozen=True, omit_defaults=True):
 class Column:
     """A column of numbers that is first written and then read."""
 
-    __slots__ = ("_buffer", "_path", "_spilled")
+    __slots__ = ("_buffer", "_files", "_path", "_spilled")
 
     def __init__(self, path: str) -> None:
         """`path` is the file for values that exceed the memory limit."""
         self._path = path
         self._buffer = array("d")
         self._spilled = 0
+        self._files: list[str] = []
+        """The files of the spilled values, in order."""
 
     @property
     def path(self) -> str:
@@ -88,10 +92,26 @@ class Column:
             self._spill()
 
     def _spill(self) -> None:
+        if not self._files:
+            self._files.append(self._path)
         with open(self._path, "ab") as f:
             self._buffer.tofile(f)
         self._spilled += len(self._buffer)
         self._buffer = array("d")
+
+    def merge(self, other: Column) -> None:
+        """Take over the values of another column. Columns that are merged in the same way keep the same order."""
+        if not other:
+            return
+        if not self and not self._files:
+            self._files, self._spilled, self._buffer = other._files, other._spilled, other._buffer
+            self._path = other._path
+            return
+        for column in (self, other):
+            if column._buffer:
+                column._spill()
+        self._files += other._files
+        self._spilled += other._spilled
 
     def values(self) -> Values:
         """Return all values; the caller may reorder them. Add nothing after this call."""
@@ -99,7 +119,9 @@ class Column:
             return np.frombuffer(self._buffer, dtype=np.float64)
         if self._buffer:
             self._spill()
-        mapped: Values = np.memmap(self._path, dtype=np.float64, mode="r+")
+        while len(self._files) > 1:
+            append_file(self._files[0], self._files.pop(1))
+        mapped: Values = np.memmap(self._files[0], dtype=np.float64, mode="r+")
         return mapped
 
     def chunks(self) -> Iterator[Values]:
@@ -109,9 +131,10 @@ class Column:
             return
         if self._buffer:
             self._spill()
-        with open(self._path, "rb") as file:
-            while data := file.read(8 * _CHUNK):
-                yield np.frombuffer(data)
+        for path in self._files:
+            with open(path, "rb") as file:
+                while data := file.read(8 * _CHUNK):
+                    yield np.frombuffer(data)
 
     def copy(self) -> Values:
         values = np.empty(len(self))

@@ -43,12 +43,40 @@ class StepGrid:
             self._sums[function, stored] += np.bincount(bins, change, high - low)
             self._moments[function, stored] += np.bincount(bins, change * offsets, high - low)
 
+    def merge(self, other: StepGrid) -> None:
+        """Add the changes of another grid with the same functions, which may become coarser."""
+        if not other._sums.size:
+            return
+        while True:
+            while other.width < self.width:
+                other._merge_pairs()
+            while self.width < other.width:
+                self._merge_pairs()
+            first, end = min(self._first, other._first), max(self._end, other._end)
+            if not self._sums.size or end - first <= _MOST_BINS:
+                break
+            self._merge_pairs()
+        self._extend(other._first, other._end)
+        place = slice(other._first - self._first, other._end - self._first)
+        self._sums[:, place] += other._sums
+        self._moments[:, place] += other._moments
+
     def integrals(self, function: int, first: int, last: int) -> Values:
         """Return the integral over each of the bins `first` to `last` (exclusive), in units of the function * ns."""
         self._extend(first, last)
         levels = np.cumsum(self._sums[function])
         integrals: Values = (levels - self._moments[function]) * self.width
         return integrals[first - self._first : last - self._first]
+
+    def rates(self, function: int, edges: Values) -> Values | None:
+        """Return by how much the function grows per second between each two of the edges (ns), which contain all changes; None
+        if there are none. Within a bin it is taken to grow evenly."""
+        if not self._sums.size:
+            return None
+        own = np.clip(np.arange(self._first, self._end + 1, dtype=np.float64) * self.width, edges[0], edges[-1])
+        levels = np.concatenate(((0.0,), np.cumsum(self._sums[function])))
+        rates: Values = np.diff(np.interp(edges, own, levels)) / np.diff(edges) * 1e9
+        return rates
 
     def _reserve(self, earliest: float, latest: float) -> tuple[int, int]:
         """Return the range of bins for these times, and make room for it."""

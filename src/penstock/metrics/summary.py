@@ -14,12 +14,12 @@ from penstock.metrics.bounds import FigureBounds
 from penstock.metrics.certificate import Certificate, RequestCounts
 from penstock.metrics.gap_profile import GapProfile, GapProfileBuilder
 from penstock.metrics.objectives import parse_objectives
-from penstock.metrics.outages import Outages
+from penstock.metrics.outages import outage_notes
 from penstock.metrics.phase_stats import ErrorGroup, PhaseStats
 from penstock.metrics.prompt_reuse import ReuseCounter, ReuseSummary
 from penstock.metrics.reply_checks import ReplyChecks
 from penstock.metrics.request_series import Intervals, intervals
-from penstock.metrics.silences import Silences
+from penstock.metrics.silences import silence_notes
 from penstock.metrics.slices import Slice, SliceBuilder
 from penstock.metrics.statistics import Stats
 from penstock.metrics.steady_state import (
@@ -33,7 +33,7 @@ from penstock.metrics.steady_state import (
 from penstock.metrics.token_agreement import TokenAgreement, TokenTotals
 from penstock.records.log import RunLog
 from penstock.records.record import Record
-from penstock.records.root_hash import RootHash, schedule_key
+from penstock.records.root_hash import RootHash, schedule_keys
 from penstock.telemetry.gpu import GpuTelemetry
 from penstock.telemetry.network import NetworkLatency
 from penstock.telemetry.server_metrics import ServerMetrics
@@ -193,12 +193,10 @@ class SummaryBuilder:
         self._phases = [self._warmup if p.kind == "warmup" else self._profiling for p in log.phases]
         self._token_totals = TokenTotals()
         self._reply_checks = ReplyChecks(header)
-        self._outages = Outages()
-        self._silences = Silences()
         self._root = RootHash(folder)
         self._gap_profile = GapProfileBuilder()
         self._broken_conversations = 0
-        self._reuse = ReuseCounter(log)
+        self._reuse = ReuseCounter()
         self._gaps = [(gap.begin, gap.end) for gap in log.resumes]
 
     def _before(self, at: int) -> int:
@@ -220,9 +218,9 @@ class SummaryBuilder:
         profiling = phase is self._profiling
         phase.add_batch(batch, table)
         self._reuse.add(batch, profiling=profiling)
-        sent = [record for record in records if record.digest]
-        keys = np.fromiter((schedule_key(r.phase, r.number, r.turn) for r in sent), np.int64, len(sent))
-        self._root.add_many(keys, [record.digest for record in sent])
+        digests = [record.digest for record in records]
+        keys = schedule_keys(records[0].phase, batch.get("number").astype(np.int64), batch.turn.astype(np.int64))
+        self._root.add_many(keys[np.fromiter(map(bool, digests), np.bool_, len(digests))], digests)
         self._broken_conversations += sum(self._ended_early(records[index]) for index in np.flatnonzero(batch.failed))
         if self._header.settings.endpoint.streaming and (count := int((batch.succeeded & ~batch.streamed).sum())):
             phase.warnings[_NOT_STREAMED] = phase.warnings.get(_NOT_STREAMED, 0) + count
@@ -231,12 +229,27 @@ class SummaryBuilder:
         if self._slices is not None:
             for record, measures in zip(records, table.rows, strict=True):
                 self._slices.add(record, measures)
-        self._outages.add_batch(batch)
-        self._silences.add_batch(batch.start[batch.succeeded], batch.end[batch.succeeded])
         self._reply_checks.add(batch, table)
         self._gap_profile.add(batch, table)
         if not self._header.settings.endpoint.server_token_count:
             self._token_totals.add(batch, table)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another builder for the same log needs to `merge` this one."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_log", "_header")}
+
+    def merge(self, other: SummaryBuilder) -> None:
+        """Add the records that another builder took, which is not used any more."""
+        self._broken_conversations += other._broken_conversations
+        self._profiling.merge(other._profiling)
+        self._warmup.merge(other._warmup)
+        if self._slices is not None and other._slices is not None:
+            self._slices.merge(other._slices)
+        self._token_totals.merge(other._token_totals)
+        self._reply_checks.merge(other._reply_checks)
+        self._root.merge(other._root)
+        self._gap_profile.merge(other._gap_profile)
+        self._reuse.merge(other._reuse)
 
     def _ended_early(self, record: Record) -> bool:
         """Return whether this failed turn ended its conversation before the last turn."""
@@ -254,7 +267,7 @@ class SummaryBuilder:
         metrics = profiling.metrics()
         warmup_metrics = warmup.metrics() if warmup_requests else None
         return Summary(
-            **self._certainty(),
+            **self._from_series(),
             metrics=metrics,
             warmup_metrics=warmup_metrics,
             phases=[] if warmup_metrics is None else list(self._phase_summaries(warmup_metrics, metrics)),
@@ -281,8 +294,7 @@ class SummaryBuilder:
             ],
             tokenizer=tokenizer,
             token_agreement=self._token_totals.agreement(),
-            prompt_reuse=self._reuse.summary(),
-            reply_notes=[*self._reply_checks.notes(), *self._outages.notes(first), *self._silences.notes(first)],
+            prompt_reuse=self._reuse.summary(self._log),
             gap_profile=self._gap_profile.result(),
             torn_bytes=self._log.torn_bytes,
             torn_requests=self._log.torn_requests,
@@ -291,11 +303,16 @@ class SummaryBuilder:
             proof=Proof(self._root.requests, self._root.root()),
         )
 
-    def _certainty(self) -> dict[str, Any]:
-        """Return the fields about how well the figures of the profiling phases are known."""
+    def _from_series(self) -> dict[str, Any]:
+        """Return the fields that depend on the order of the requests of the profiling phases: how well their figures are known,
+        and notes about times without replies."""
         table, span = self._profiling.series(), self._profiling.span
-        if table is None or span is None or span[0] >= span[1]:
-            return {}
+        notes = self._reply_checks.notes()
+        if table is None or span is None:
+            return {"reply_notes": notes}
+        notes += [*outage_notes(table, span[0]), *silence_notes(table, span[0])]
+        if span[0] >= span[1]:
+            return {"reply_notes": notes}
         phases = [phase for phase in self._log.covered_phases if phase.kind == "profiling"]
         open_loop = any(phase.open_loop for phase in phases)
         window = steady_window(table, open_loop=open_loop)
@@ -305,6 +322,7 @@ class SummaryBuilder:
             steady = steady_state(table, window, over_time)
         cancelled_on_purpose = any(phase.load.get("cancellation") for phase in phases)
         return {
+            "reply_notes": notes,
             "intervals": intervals(table, span, whole=True),
             "steady_state": steady,
             "overloaded": open_loop and is_overloaded(table),

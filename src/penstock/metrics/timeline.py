@@ -72,6 +72,15 @@ class Timeline:
             stamps, pieces = stamps[own], None if pieces is None else pieces[own]
         self._add_chunks(np.repeat(starts, counts) + stamps, lengths, counts, shares, pieces)
 
+    def merge(self, other: Timeline) -> None:
+        self._starts.merge(other._starts)
+        self._firsts.merge(other._firsts)
+        self._ends.merge(other._ends)
+        self._grid.merge(other._grid)
+        self._inputs_known |= other._inputs_known
+        self._outputs_known |= other._outputs_known
+        self._has_gaps |= other._has_gaps
+
     def _add_requests(self, starts: Values, firsts: Values, ends: Values, inputs: Values, lengths: Values) -> None:
         ones = np.ones(len(starts))
         rates = inputs / np.maximum(firsts - starts, 1)

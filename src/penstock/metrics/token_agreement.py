@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
+from penstock.metrics.add_fields import add_fields
 from penstock.metrics.batch import Batch, MeasureTable
 from penstock.metrics.measure import measure_batch, unfit_metrics
 from penstock.metrics.phase_stats import PhaseStats
@@ -109,6 +110,9 @@ class _Totals:
         self.client += int(client[both].sum())
         self.unseen += int(unseen[both].sum())
 
+    def merge(self, other: _Totals) -> None:
+        add_fields(self, other, self.__slots__)
+
     def comparison(self) -> CountComparison | None:
         if not self.requests:
             return None
@@ -133,6 +137,10 @@ class TokenTotals:
         """Add requests and their metrics, which are by the client's count."""
         self._output.add(batch.completion, table.get("output_sequence_length"), _UNSEEN_OUTPUT * batch.choices)
         self._input.add(batch.prompt, table.get("input_sequence_length"), np.full(batch.size, _UNSEEN_INPUT))
+
+    def merge(self, other: TokenTotals) -> None:
+        self._output.merge(other._output)
+        self._input.merge(other._input)
 
     def agreement(self) -> TokenAgreement | None:
         """Return the comparison; None if no request has both counts."""

@@ -77,14 +77,16 @@ class ClientCounter:
         """Input tokens of the bodies in this batch that workers built. Each such body was sent once."""
         self._cache: dict[str, int] = {}
         self._cached_bytes = 0
-        self._threads = cores()
+        self.threads = cores()
         self._failed = False
         self.tokenizer: Tokenizer | None = None
         self.note: str | None = None
 
     def count(self, records: Sequence[Record]) -> list[TokenCounts]:
         self._built_inputs.clear()
-        bodies = [(record, text) for record in records if (text := self._uncounted_body(record)) is not None]
+        inputs = self._inputs
+        new = [record for record in records if record.built is not None or inputs[record.payload] == _UNKNOWN]
+        bodies = [(record, text) for record in new if (text := self._uncounted_body(record)) is not None]
         self._count_texts([*(text for _, text in bodies), *_reply_texts(records)])
         if not self._failed:
             for record, text in bodies:
@@ -141,11 +143,11 @@ class ClientCounter:
     def _count_texts(self, texts: list[str]) -> None:
         """Count texts into the cache, which is cleared only between batches."""
         cache = self._cache
-        new = list(dict.fromkeys(text for text in texts if text not in cache))
+        new = [text for text in dict.fromkeys(texts) if text not in cache]
         tokenizer = self._get_tokenizer() if new else None
         if tokenizer is None:
             return
-        cache.update(zip(new, tokenizer.count_many(new, self._threads), strict=True))
+        cache.update(zip(new, tokenizer.count_many(new, self.threads), strict=True))
         self._cached_bytes += sum(map(len, new)) + len(new) * _TEXT_OVERHEAD
 
     def _get_tokenizer(self) -> Tokenizer | None:
@@ -168,8 +170,8 @@ class ClientCounter:
             return UNCOUNTED if inputs is None else TokenCounts(inputs)
         cache = self._cache
         output = reasoning = head = None
-        if record.outputs:
-            output = sum([cache[text] for text in record.outputs])
+        if outputs := record.outputs:
+            output = cache[outputs[0]] if len(outputs) == 1 else sum([cache[text] for text in outputs])
         if record.reasonings:
             reasoning = sum([cache[text] for text in record.reasonings])
             output = output or 0

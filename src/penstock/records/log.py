@@ -15,12 +15,14 @@ were lost and whether they can contain requests. Damaged frames before the end a
 
 from __future__ import annotations
 
-import heapq
+import contextlib
 import mmap
 import os
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from itertools import chain
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from operator import attrgetter
 from typing import Any, BinaryIO, TypeVar
 
@@ -45,10 +47,14 @@ __all__ = [
     "RunLog",
     "RunnerLog",
     "Sample",
+    "Section",
     "variation_label",
 ]
 
 T = TypeVar("T", bound=msgspec.Struct)
+
+Section = dict[str, tuple[int, int | None]]
+"""Where the frames of a section begin and end, by worker file; None for the end of the file."""
 
 RECORD, REPORT, PHASE, LOST, SAMPLE, POINT, RESUME, NODE = 1, 2, 3, 4, 5, 6, 7, 8
 _KINDS = bytes([RECORD, REPORT, PHASE, LOST, SAMPLE, POINT, RESUME, NODE])
@@ -56,7 +62,13 @@ UNTIL, STOP_RULE, LEVEL = "until", "stop_rule", "level"
 """Sources of samples: the outcome of `--until`, the end of a phase by such a rule, and a level of a search."""
 _RUNNER_FILE = "runner.log"
 _FLUSH_BYTES = 1 << 18
-_BATCH_RECORDS = 512
+_SECTION_BYTES = 16 << 20
+"""The records of about 35,000 requests, whose report takes a second or two."""
+_MOST_SECTIONS = 16
+_NEAR = 4_096
+_MERGED = 256
+"""Records of a worker that are sorted at a time."""
+_BATCH_RECORDS = 1_024
 _BATCH_STAMPS = 100_000
 """Limits of a batch, which is tokenized at once and held in memory: about 5 MB."""
 
@@ -273,6 +285,8 @@ class RunLog:
             self.payloads = self._open_store(datasets.pop())
         except FileNotFoundError as error:
             raise UserError(f"{folder} is incomplete: {os.path.basename(error.filename)} is missing.") from None
+        self.section: Section | None = None
+        """One of `sections()`, if only its records are read."""
         self._built: dict[int, PayloadStore] = {}
         self._replies: dict[int, ReplyReader] = {}
         self.torn_bytes = 0
@@ -330,8 +344,7 @@ class RunLog:
         decode = msgspec.msgpack.Decoder(Record).decode
         self._clear_damage()
         workers = [map(decode, self._read_frames(path, RECORD)) for path in self.worker_files()]
-        merged = merged and len(workers) > 1
-        records = heapq.merge(*workers, key=attrgetter("end")) if merged else chain.from_iterable(workers)
+        records = _merged(workers) if merged and len(workers) > 1 else chain.from_iterable(workers)
         if self._url is not None:
             records = (record for record in records if record.url == self._url)
         if self.point is None:
@@ -421,8 +434,36 @@ class RunLog:
         self._clear_damage()
         return sum(1 for path in self.worker_files() for _ in self._read_frames(path, RECORD))
 
-    def _part(self, path: str) -> tuple[int, int | None]:
-        """Return where the frames of the point begin and end in the file of a worker; None for the end of the file."""
+    def sections(self) -> list[Section]:
+        """Return parts of the log that can be read one after the other or by several processes. A small log has one.
+
+        The requests of a section ended before those of the next one, as far as the workers' files are in that order. Sections
+        depend on the log only, so a report does not depend on the number of cores.
+        """
+        ranges = {path: self._range(path) for path in self.worker_files()}
+        sizes = {path: (end or os.path.getsize(path)) - begin for path, (begin, end) in ranges.items()}
+        count = min(sum(sizes.values()) // _SECTION_BYTES, _MOST_SECTIONS)
+        if count < 2:
+            return [ranges]
+        with contextlib.ExitStack() as stack:
+            files = {
+                path: _RecordSearch(stack.enter_context(_mapped(path)), ranges[path][0], size)
+                for path, size in sizes.items()
+                if size
+            }
+            largest = max(files, key=sizes.__getitem__)
+            times = sorted(files[largest].end_of_share(number / count) for number in range(1, count))
+            cuts = {path: [file.position_at(time) for time in times] for path, file in files.items()}
+        edges = {path: [begin, *cuts.get(path, [begin] * len(times)), end] for path, (begin, end) in ranges.items()}
+        return [
+            {path: (edge[number] or 0, edge[number + 1]) for path, edge in edges.items()} for number in range(count)
+        ]
+
+    def _range(self, path: str) -> tuple[int, int | None]:
+        """Return where the frames of the section or of the point begin and end in the file of a worker; None for the end of the
+        file."""
+        if self.section is not None:
+            return self.section[path]
         if self.point is None:
             return 0, None
         worker = int(os.path.basename(path)[7:-4])
@@ -431,25 +472,21 @@ class RunLog:
         return own, min((start for start in starts if start > own), default=None)
 
     def _read_frames(self, path: str, wanted_kind: int) -> Iterator[bytes]:
-        first, end = self._part(path)
+        first, end = self._range(path)
         # Reports are few; records in between need not be read to find them.
         passed_over = bytes([RECORD]) if wanted_kind == REPORT else b""
         with open(path, "rb", buffering=1 << 20) as f:
             f.seek(first)
-            frames_left = frames.read(f, end, passed_over)
             while True:
-                try:
-                    kind, data = next(frames_left)
-                except StopIteration as stop:
-                    if not stop.value or not self._skip_damage(f, stop.value, end):
-                        return
-                    frames_left = frames.read(f, end, passed_over)
-                    continue
-                if kind == wanted_kind:
-                    yield data
-                elif kind not in _KINDS:  # the checksum does not cover the kind
-                    self.skipped_bytes += frames.HEAD.size + len(data)
-                    self.skipped_places += 1
+                reader = frames.Reader(f, end, passed_over)
+                for kind, data in reader:
+                    if kind == wanted_kind:
+                        yield data
+                    elif kind not in _KINDS:  # the checksum does not cover the kind
+                        self.skipped_bytes += frames.HEAD.size + len(data)
+                        self.skipped_places += 1
+                if not reader.left or not self._skip_damage(f, reader.left, end):
+                    return
 
     def _clear_damage(self) -> None:
         self.torn_bytes, self.torn_requests = 0, False
@@ -462,6 +499,8 @@ class RunLog:
         first = file.read(1)
         with mmap.mmap(file.fileno(), damaged + size, access=mmap.ACCESS_READ) as data:
             intact = frames.find(data, damaged + 1, _KINDS)
+        if intact is None and self.section is not None and end is not None and end < length:
+            intact = end  # the next section begins there
         if intact is None:
             self.torn_bytes += size
             self.torn_requests |= first != bytes([REPORT])
@@ -471,6 +510,14 @@ class RunLog:
         file.seek(intact)
         return True
 
+    @property
+    def damage(self) -> tuple[int, bool, int, int]:
+        return self.torn_bytes, self.torn_requests, self.skipped_bytes, self.skipped_places
+
+    @damage.setter
+    def damage(self, damage: tuple[int, bool, int, int]) -> None:
+        self.torn_bytes, self.torn_requests, self.skipped_bytes, self.skipped_places = damage
+
     def close(self) -> None:
         for store in (self.payloads, *self._built.values()):
             store.close()
@@ -478,20 +525,86 @@ class RunLog:
             reader.close()
 
 
+def _merged(workers: Sequence[Iterator[Record]]) -> Iterator[Record]:
+    """Yield the records of several workers in the order of their ends, except for those that are far from their place in the
+    file of their worker."""
+    chunks: list[tuple[Iterator[Record], list[Record]]] = [(worker, []) for worker in workers]
+    get_end = attrgetter("end")
+    while True:
+        for worker, chunk in chunks:
+            if len(chunk) < _MERGED // 2:
+                chunk.extend(islice(worker, _MERGED))
+                chunk.sort(key=get_end)
+        chunks = [(worker, chunk) for worker, chunk in chunks if chunk]
+        if not chunks:
+            return
+        limit = min(chunk[-1].end for _, chunk in chunks)
+        batch = []
+        for _, chunk in chunks:
+            before = bisect_right(chunk, limit, key=get_end)
+            batch += chunk[:before]
+            del chunk[:before]
+        batch.sort(key=get_end)
+        yield from batch
+
+
+class _RecordSearch:
+    """Finds records by their ends in the file of a worker, which is nearly in that order."""
+
+    def __init__(self, data: mmap.mmap, begin: int, size: int) -> None:
+        self._data = data
+        self._begin = begin
+        self._limit = begin + size
+        self._decode = msgspec.msgpack.Decoder(Record).decode
+
+    def _first_from(self, position: int) -> tuple[int, int] | None:
+        """Return the position and the end of the first request at or after a position."""
+        start = frames.find(self._data, position, _KINDS)
+        while start is not None and self._data[start] != RECORD:
+            start = frames.find(self._data, start + 1, _KINDS)
+        if start is None or start >= self._limit:
+            return None
+        _, length, _ = frames.HEAD.unpack_from(self._data, start)
+        begin = start + frames.HEAD.size
+        return start, self._decode(self._data[begin : begin + length]).end
+
+    def end_of_share(self, share: float) -> int:
+        """Return the end of the request after this share of the bytes."""
+        found = self._first_from(self._begin + int(share * (self._limit - self._begin)))
+        return sys.maxsize if found is None else found[1]
+
+    def position_at(self, time: int) -> int:
+        """Return the position of the first request that ended at or after this time."""
+        low, high = self._begin, self._limit
+        while high - low > _NEAR:
+            middle = (low + high) // 2
+            found = self._first_from(middle)
+            if found is None or found[0] >= high or found[1] >= time:
+                high = middle
+            else:
+                low = found[0]
+        found = self._first_from(low)
+        while found is not None and found[1] < time:
+            found = self._first_from(found[0] + 1)
+        return self._limit if found is None else found[0]
+
+
+@contextlib.contextmanager
+def _mapped(path: str) -> Iterator[mmap.mmap]:
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        yield data
+
+
 def _remove_torn_frame(path: str) -> None:
     """Remove an incomplete frame that a killed run left at the end of the file: no frame after it could be read."""
     if not os.path.exists(path):
         return
     with open(path, "rb", buffering=1 << 16) as file:
-        left = frames.read(file)
-        while True:
-            try:
-                next(left)
-            except StopIteration as stop:
-                torn = stop.value
-                break
-    if torn:
-        os.truncate(path, os.path.getsize(path) - torn)
+        reader = frames.Reader(file)
+        for _ in reader:
+            pass
+    if reader.left:
+        os.truncate(path, os.path.getsize(path) - reader.left)
 
 
 def _runner_frames(folder: str, kind: int, of: type[T]) -> Iterator[T]:
@@ -499,6 +612,6 @@ def _runner_frames(folder: str, kind: int, of: type[T]) -> Iterator[T]:
     if os.path.exists(path):
         decode = msgspec.msgpack.Decoder(of).decode
         with open(path, "rb", buffering=1 << 16) as file:
-            for found, data in frames.read(file):  # ends before an incomplete frame
+            for found, data in frames.Reader(file):  # ends before an incomplete frame
                 if found == kind:
                     yield decode(data)

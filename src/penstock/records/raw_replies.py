@@ -92,7 +92,7 @@ class ReplyReader:
         if self._file is None:
             return None
         self._file.seek(position)
-        for _, data in frames.read(self._file):
+        for _, data in frames.Reader(self._file):
             return self._decode(data)
         return None
 

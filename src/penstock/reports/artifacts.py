@@ -9,6 +9,7 @@ from typing import IO
 
 import msgspec
 
+from penstock.files import append_file
 from penstock.records.header import RunHeader
 from penstock.reports import registry
 
@@ -87,6 +88,12 @@ class Draft:
         self._path = path
         self._draft = path + ".new"
         self.file: IO[bytes] = open(self._draft, "wb", buffering=1 << 20)  # noqa: SIM115
+
+    def append(self, part: str, skipped: int = 0) -> None:
+        """Append the file `part`, without its first `skipped` bytes, and delete it."""
+        self.file.flush()
+        append_file(self._draft, part, skipped)
+        self.file.seek(0, os.SEEK_END)
 
     def commit(self) -> None:
         self.file.close()

@@ -23,7 +23,7 @@ from penstock.records.log import RunLog
 from penstock.records.payloads import PayloadStore
 from penstock.reports.artifacts import Draft
 from penstock.reports.check_inputs_json import BYTES_PREFIX, check_inputs_json
-from penstock.reports.sent_bodies import BodySequence, SentBodies, chained
+from penstock.reports.sent_bodies import BodySequence, SentBodies, SentPart, chained
 from penstock.reports.sink import ReportContext, Sink
 
 __all__ = ["InputsJson"]
@@ -39,6 +39,12 @@ class InputsJson(Sink):
     def add_batch(self, batch: Batch, _table: MeasureTable) -> None:
         for record in batch.records:
             self._sent.add(record)
+
+    def section_part(self) -> SentPart:
+        return self._sent.part()
+
+    def add_part(self, part: SentPart) -> None:
+        self._sent.add_part(part)
 
     def finish(self, summary: Summary) -> None:
         """Write the file, unless that would omit sessions that the existing file contains."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import orjson
 
 from penstock.metrics.metric import Measures
@@ -9,11 +11,11 @@ from penstock.metrics.reply_values import latency_ns
 from penstock.metrics.summary import Summary
 from penstock.records.log import LoggedPhase
 from penstock.records.record import Record
-from penstock.reports.artifacts import Draft
-from penstock.reports.sink import ReportContext, Sink
+from penstock.reports.sink import DraftSink, ReportContext
 
 __all__ = ["OutputsJson"]
 
+_BEGIN = b'{\n  "schema_version": "1.0",\n  "data": ['
 _METRICS = (
     "input_sequence_length",
     "output_token_count",
@@ -24,12 +26,11 @@ _METRICS = (
 )
 
 
-class OutputsJson(Sink):
+class OutputsJson(DraftSink):
     def __init__(self, context: ReportContext, path: str) -> None:
         super().__init__(context, path)
-        self._draft = Draft(path)
-        self._draft.file.write(b'{\n  "schema_version": "1.0",\n  "data": [')
-        self._separator = b"\n    "
+        self._draft.file.write(_BEGIN)
+        self._is_empty = True
         self._profiling: set[int] = set()
 
     def begin(self, phase: LoggedPhase) -> None:
@@ -52,12 +53,19 @@ class OutputsJson(Sink):
         }
         # JSON escapes the line ends of texts, so those of the encoded entry are between its lines.
         lines = orjson.dumps(entry, option=orjson.OPT_INDENT_2).replace(b"\n", b"\n    ")
-        self._draft.file.write(self._separator + lines)
-        self._separator = b",\n    "
+        self._separate()
+        self._draft.file.write(b"\n    " + lines)
 
-    def finish(self, _summary: Summary) -> None:
+    def _separate(self) -> None:
+        if not self._is_empty:
+            self._draft.file.write(b",")
+        self._is_empty = False
+
+    def add_part(self, part: str) -> None:
+        if os.path.getsize(part) > len(_BEGIN):
+            self._separate()
+            self._draft.append(part, len(_BEGIN))
+
+    def finish(self, summary: Summary) -> None:
         self._draft.file.write(b"\n  ]\n}\n")
-        self._draft.commit()
-
-    def close(self) -> None:
-        self._draft.discard()
+        super().finish(summary)

@@ -38,6 +38,16 @@ class ParquetDraft:
             self._writer.write_table(self._table(self.columns, schema=self._schema))
             self._clear()
 
+    def append(self, part: str) -> None:
+        """Append the groups of rows of another file with the same schema, and delete it."""
+        import pyarrow.parquet
+
+        self.flush()
+        with pyarrow.parquet.ParquetFile(part) as file:
+            for group in range(file.num_row_groups):
+                self._writer.write_table(file.read_row_group(group))
+        os.remove(part)
+
     def commit(self) -> None:
         self.flush()
         self._writer.close()

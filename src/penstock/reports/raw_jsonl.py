@@ -12,21 +12,18 @@ import msgspec
 import orjson
 
 from penstock.metrics.metric import Measures
-from penstock.metrics.summary import Summary
 from penstock.records.log import LoggedPhase
 from penstock.records.raw_replies import RawReply
 from penstock.records.record import Record
-from penstock.reports.artifacts import Draft
 from penstock.reports.record_metadata import RecordMetadata, error_fields
-from penstock.reports.sink import ReportContext, Sink
+from penstock.reports.sink import DraftSink, ReportContext
 
 __all__ = ["RawJsonl"]
 
 
-class RawJsonl(Sink):
+class RawJsonl(DraftSink):
     def __init__(self, context: ReportContext, path: str) -> None:
         super().__init__(context, path)
-        self._draft = Draft(path)
         self._metadata = RecordMetadata(context)
 
     def begin(self, phase: LoggedPhase) -> None:
@@ -34,7 +31,10 @@ class RawJsonl(Sink):
 
     def add(self, record: Record, _measures: Measures) -> None:
         reply = self.context.log.raw_reply(record)
-        fields: dict[str, Any] = {"metadata": self._metadata.of(record), "start_perf_ns": record.start}
+        fields: dict[str, Any] = {
+            "metadata": orjson.Fragment(self._metadata.encode(record)),
+            "start_perf_ns": record.start,
+        }
         if reply is not None:
             fields["request_headers"] = dict(reply.headers)
         if record.status:
@@ -57,12 +57,6 @@ class RawJsonl(Sink):
             return orjson.Fragment(msgspec.json.format(body, indent=-1))
         except msgspec.DecodeError:
             return body.decode("utf-8", "replace")
-
-    def finish(self, _summary: Summary) -> None:
-        self._draft.commit()
-
-    def close(self) -> None:
-        self._draft.discard()
 
 
 def _responses(reply: RawReply, *, streamed: bool) -> list[dict[str, Any]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
+
 from penstock.metrics.reply_values import latency_ns
 from penstock.records.log import LoggedPhase
 from penstock.records.record import Record
@@ -17,10 +19,10 @@ _SESSIONS_KEPT = 8_192
 class RecordMetadata:
     def __init__(self, context: ReportContext) -> None:
         self._epoch = context.header.epoch_wall_ns
-        self._urls = context.header.settings.endpoint.urls
+        self._urls = [_json(url) for url in context.header.settings.endpoint.urls]
         self._payloads = context.log.payloads
-        self._phases: dict[int, dict[str, Any]] = {}
-        """For each phase, by its index in the log, the metadata that its records share."""
+        self._phases: dict[int, str] = {}
+        """For each phase, by its index in the log, the fields that its records share."""
         self._profiling_phases = 0
         self._sessions: dict[int, str] = {}
 
@@ -30,54 +32,43 @@ class RecordMetadata:
         if phase.kind == "profiling":
             fields["profiling_index"] = self._profiling_phases
             self._profiling_phases += 1
-        self._phases.setdefault(phase.index, {**fields, "phase_name": phase.name, "phase_kind": phase.kind})
+        fields |= {"phase_name": phase.name, "phase_kind": phase.kind}
+        self._phases.setdefault(phase.index, _json(fields)[1:-1])
 
-    def of(self, record: Record) -> dict[str, Any]:
+    def encode(self, record: Record) -> bytes:
+        """Return the fields as JSON. A dictionary would take four times as long."""
         epoch = self._epoch
         start = epoch + record.start
-        fields: dict[str, Any] = {
-            "session_num": record.number,
-            "x_request_id": record.request_id,
-            "x_correlation_id": record.correlation_id,
-            "conversation_id": self._session(record.payload),
-            "turn_index": record.turn,
-            "credit_issued_ns": epoch + record.issued,
-            "request_start_ns": start,
-        }
-        if record.first_byte is not None:
-            fields["request_ack_ns"] = epoch + record.first_byte
         succeeded = record.failure is None and not record.cancelled
-        fields["request_end_ns"] = start + latency_ns(record) if succeeded else epoch + record.end
-        worker = f"worker_{record.worker}"
-        fields["worker_id"] = worker
-        fields["record_processor_id"] = worker
-        fields.update(self._phases[record.phase])
-        fields["was_cancelled"] = record.cancelled
-        if record.cancelled:
-            fields["cancellation_time_ns"] = epoch + record.end
-        fields["context_overflow_skip"] = False
-        fields["agent_depth"] = 0
-        fields["root_correlation_id"] = record.correlation_id
-        fields["intended_ns"] = epoch + record.intended
-        fields["url"] = self._urls[record.url]
-        fields["streamed"] = record.streamed
-        fields["coalesced_stamps"] = len(record.coalesced)
-        if record.retries:
-            fields["retries"] = record.retries
-        if record.redirects:
-            fields["redirects"] = record.redirects
-        fields["finish_reasons"] = record.finish
-        if record.digest:
-            fields["body_sha256"] = record.digest.hex()
-        return fields
+        end = start + latency_ns(record) if succeeded else epoch + record.end
+        correlation = _json(record.correlation_id)
+        replied = "" if record.first_byte is None else f',"request_ack_ns":{epoch + record.first_byte}'
+        cancelled = f'true,"cancellation_time_ns":{epoch + record.end}' if record.cancelled else "false"
+        retries = f',"retries":{record.retries}' if record.retries else ""
+        redirects = f',"redirects":{record.redirects}' if record.redirects else ""
+        digest = f',"body_sha256":"{record.digest.hex()}"' if record.digest else ""
+        return (
+            f'{{"session_num":{record.number},"x_request_id":{_json(record.request_id)},"x_correlation_id":{correlation}'
+            f',"conversation_id":{self._session(record.payload)},"turn_index":{record.turn}'
+            f',"credit_issued_ns":{epoch + record.issued},"request_start_ns":{start}{replied},"request_end_ns":{end}'
+            f',"worker_id":"worker_{record.worker}","record_processor_id":"worker_{record.worker}"'
+            f',{self._phases[record.phase]},"was_cancelled":{cancelled},"context_overflow_skip":false,"agent_depth":0'
+            f',"root_correlation_id":{correlation},"intended_ns":{epoch + record.intended},"url":{self._urls[record.url]}'
+            f',"streamed":{"true" if record.streamed else "false"},"coalesced_stamps":{len(record.coalesced)}'
+            f'{retries}{redirects},"finish_reasons":{_json(record.finish)}{digest}}}'
+        ).encode()
 
     def _session(self, payload: int) -> str:
         session = self._sessions.get(payload)
         if session is None:
             if len(self._sessions) >= _SESSIONS_KEPT:
                 self._sessions.clear()
-            session = self._sessions[payload] = self._payloads.session(payload)
+            session = self._sessions[payload] = _json(self._payloads.session(payload))
         return session
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(value).decode()
 
 
 def error_fields(record: Record) -> dict[str, Any] | None:

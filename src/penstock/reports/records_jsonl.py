@@ -13,38 +13,34 @@ from typing import Any
 
 import orjson
 
-from penstock.metrics.batch import Batch, Layout, MeasureTable
+from penstock.metrics.batch import Batch, MeasureTable
 from penstock.metrics.catalogue import CATALOGUE
 from penstock.metrics.groups.http import http_phases
 from penstock.metrics.statistics import Values
-from penstock.metrics.summary import Summary
 from penstock.records.log import LoggedPhase
 from penstock.records.record import Record
-from penstock.reports.artifacts import Draft
 from penstock.reports.record_metadata import RecordMetadata, error_fields
-from penstock.reports.sink import ReportContext, Sink
+from penstock.reports.sink import DraftSink, ReportContext
 
 __all__ = ["RecordsJsonl"]
 
 
-class RecordsJsonl(Sink):
+class RecordsJsonl(DraftSink):
     def __init__(self, context: ReportContext, path: str) -> None:
         super().__init__(context, path)
-        self._draft = Draft(path)
         self._write = self._draft.file.write
         self._epoch = context.header.epoch_wall_ns
         self._http_trace = context.header.settings.output.http_trace
         self._metadata = RecordMetadata(context)
-        self._templates: dict[tuple[str, ...], bytes] = {}
 
     def begin(self, phase: LoggedPhase) -> None:
         self._metadata.begin(phase)
 
     def add_batch(self, batch: Batch, table: MeasureTable) -> None:
-        metrics = self._metrics(table)
+        metrics = _encoded_metrics(table)
         lines: list[bytes] = []
         for record, of_record in zip(batch.records, metrics, strict=True):
-            lines += b'{"metadata":', orjson.dumps(self._metadata.of(record)), b',"metrics":', of_record
+            lines += b'{"metadata":', self._metadata.encode(record), b',"metrics":', of_record
             if self._http_trace:
                 lines += b',"trace_data":', orjson.dumps(trace_data(record, self._epoch))
             if error := error_fields(record):
@@ -52,35 +48,33 @@ class RecordsJsonl(Sink):
             lines.append(b"}\n")
         self._write(b"".join(lines))
 
-    def finish(self, _summary: Summary) -> None:
-        self._draft.commit()
 
-    def close(self) -> None:
-        self._draft.discard()
+def _encoded_metrics(table: MeasureTable) -> list[bytes]:
+    """Return the metrics of each request as JSON.
 
-    def _metrics(self, table: MeasureTable) -> list[bytes]:
-        """Return the metrics of each request as JSON.
-
-        The numbers of all requests are encoded at once and fill a template for each set of tags: encoding 40 small dictionaries
-        for each request takes several times as long."""
-        found = [b""] * table.size
-        lists = {tag: _encoded_lists(table.list_rows(tag)) for tag in table.lists}
-        for layout in table.layouts():
-            tags = (*layout.tags, *layout.lists)
-            template = self._templates.get(tags)
-            if template is None:
-                template = self._templates[tags] = _template(tags)
-            rows = _encoded_rows(layout)
-            for row, numbers in zip(layout.rows, rows, strict=True):
-                numbers += [lists[tag][row] for tag in layout.lists]
-                found[row] = template % tuple(numbers)
-        return found
+    The numbers of all requests are encoded at once and fill a template for each set of tags: encoding 40 small dictionaries for
+    each request takes several times as long. A number that all requests share is part of the template."""
+    found = [b""] * table.size
+    lists = {tag: _encoded_lists(table.list_rows(tag)) for tag in table.lists}
+    for layout in table.layouts():
+        columns = dict(zip(layout.tags, layout.values, strict=True))
+        shared = {tag: orjson.dumps(values[0]).decode() for tag, values in columns.items() if _is_constant(values)}
+        template = _template((*layout.tags, *layout.lists), shared)
+        rows = _encoded_rows([values for tag, values in columns.items() if tag not in shared], len(layout.rows))
+        for row, numbers in zip(layout.rows, rows, strict=True):
+            numbers += [lists[tag][row] for tag in layout.lists]
+            found[row] = template % tuple(numbers)
+    return found
 
 
-def _encoded_rows(layout: Layout) -> Iterable[list[bytes]]:
-    if not layout.tags:
-        return [[] for _ in layout.rows]
-    encoded = orjson.dumps(list(zip(*layout.values, strict=True)))
+def _is_constant(values: list[float]) -> bool:
+    return values[0] == values[-1] and values.count(values[0]) == len(values)
+
+
+def _encoded_rows(columns: list[list[float]], size: int) -> Iterable[list[bytes]]:
+    if not columns:
+        return ([] for _ in range(size))
+    encoded = orjson.dumps(list(zip(*columns, strict=True)))
     return (row.split(b",") for row in encoded[2:-2].split(b"],["))
 
 
@@ -89,8 +83,9 @@ def _encoded_lists(arrays: list[Values]) -> list[bytes]:
     return [b"[%b]" % row for row in encoded[2:-2].split(b"],[")]
 
 
-def _template(tags: tuple[str, ...]) -> bytes:
-    fields = (f'"{tag}":{{"value":%b,"unit":"{CATALOGUE[tag].unit.replace("%", "%%")}"}}' for tag in tags)
+def _template(tags: tuple[str, ...], shared: dict[str, str]) -> bytes:
+    units = {tag: CATALOGUE[tag].unit.replace("%", "%%") for tag in tags}
+    fields = (f'"{tag}":{{"value":{shared.get(tag, "%b")},"unit":"{unit}"}}' for tag, unit in units.items())
     return ("{" + ",".join(fields) + "}").encode()
 
 

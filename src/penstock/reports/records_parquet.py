@@ -81,6 +81,13 @@ class RecordsParquet(Sink):
             "body_sha256": record.digest.hex() if record.digest else None,
         }
 
+    def section_part(self) -> str:
+        self._draft.commit()
+        return self.path
+
+    def add_part(self, part: str) -> None:
+        self._draft.append(part)
+
     def finish(self, _summary: Summary) -> None:
         self._draft.commit()
 

@@ -46,6 +46,12 @@ class ReportHtml(Sink):
     def add_batch(self, batch: Batch, table: MeasureTable) -> None:
         self._columns.add(batch, table, batch.records[0].phase in self._profiling)
 
+    def section_part(self) -> RequestColumns:
+        return self._columns
+
+    def add_part(self, part: RequestColumns) -> None:
+        self._columns.merge(part)
+
     def add_sample(self, sample: Sample) -> None:
         self._telemetry.add(sample)
 

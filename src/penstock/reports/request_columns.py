@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from penstock.metrics.batch import Batch, MeasureTable
 from penstock.metrics.statistics import Column, Values
+from penstock.metrics.step_grid import StepGrid
 from penstock.reports.request_detail import request_detail
 
-__all__ = ["GapLengths", "Outcome", "RequestColumns", "Requests", "TokenGrid"]
+__all__ = ["GapLengths", "Outcome", "RequestColumns", "Requests"]
 
 _ROW = 10
 _SLOWEST = 20
@@ -65,44 +66,6 @@ class GapLengths:
         return self._LOWEST * 10 ** (np.arange(self._BINS) / self._PER_DECADE)
 
 
-class TokenGrid:
-    """Counts output tokens by the time of their arrival, in bins whose width doubles when there are too many."""
-
-    _MOST = 8_192
-
-    def __init__(self) -> None:
-        self.width = 10_000_000.0
-        self.origin: float | None = None
-        self.counts: Values = np.zeros(self._MOST)
-
-    def add(self, times: Values, tokens: Values) -> None:
-        earliest, latest = float(times.min()), float(times.max())
-        if self.origin is None:
-            self.origin = earliest
-        while earliest < self.origin or latest >= self.origin + self._MOST * self.width:
-            self._widen(left=earliest < self.origin)
-        bins = ((times - self.origin) / self.width).astype(np.intp)
-        self.counts += np.bincount(np.minimum(bins, self._MOST - 1), tokens, self._MOST)
-
-    def _widen(self, left: bool) -> None:
-        assert self.origin is not None
-        half = self.counts.reshape(-1, 2).sum(axis=1)
-        empty = np.zeros(self._MOST // 2)
-        self.counts = np.concatenate((empty, half) if left else (half, empty))
-        if left:
-            self.origin -= self._MOST * self.width
-        self.width *= 2
-
-    def rates(self, edges: Values) -> Values | None:
-        """Return the tokens per second between each two of the edges (ns); None if no token was counted."""
-        if self.origin is None:
-            return None
-        own = self.origin + np.arange(self._MOST + 1) * self.width
-        total = np.concatenate(((0.0,), np.cumsum(self.counts)))
-        rates: Values = np.diff(np.interp(edges, own, total)) / np.diff(edges) * 1e9
-        return rates
-
-
 class RequestColumns:
     """Takes all records of a run."""
 
@@ -111,7 +74,8 @@ class RequestColumns:
         self._column = Column(os.path.join(folder, "page-requests.f64"))
         self.gaps = GapLengths()
         """Those of the profiling phases."""
-        self.tokens = TokenGrid()
+        self.tokens = StepGrid(1)
+        """The number of output tokens that have arrived, over time."""
         self._slowest: list[tuple[float, int, dict[str, Any]]] = []
         self._failed: dict[tuple[str, int | None], list[dict[str, Any]]] = {}
         self._count = 0
@@ -138,7 +102,7 @@ class RequestColumns:
         counts = np.zeros(batch.size, np.intp) if gaps is None else gaps.counts
         whole = (counts == 0) & (length > 0)
         if whole.any():
-            self.tokens.add(np.where(batch.has_stamps, firsts, batch.end)[whole], length[whole])
+            self.tokens.add(np.where(batch.has_stamps, firsts, batch.end)[whole], {0: length[whole]})
         if gaps is None:
             return
         streamed = counts > 0
@@ -148,7 +112,7 @@ class RequestColumns:
         elapsed = np.cumsum(gaps.values)
         elapsed -= np.repeat(elapsed[before] - gaps.values[before], counts)
         times = np.repeat(firsts, counts) + elapsed * 1e6
-        self.tokens.add(np.concatenate((firsts, times)), np.concatenate((shares, np.repeat(shares, counts))))
+        self.tokens.add(np.concatenate((firsts, times)), {0: np.concatenate((shares, np.repeat(shares, counts)))})
 
     def _keep_failed(self, batch: Batch, table: MeasureTable) -> None:
         for index in np.flatnonzero(batch.failed):
@@ -174,6 +138,19 @@ class RequestColumns:
                 heapq.heapreplace(self._slowest, item)
         if len(self._slowest) == _SLOWEST:
             self._threshold = self._slowest[0][0]
+
+    def merge(self, other: RequestColumns) -> None:
+        """Take over the records of another object, which come after the own ones."""
+        self._column.merge(other._column)
+        self.gaps.counts += other.gaps.counts
+        self.tokens.merge(other.tokens)
+        later = [(latency, number - self._count, detail) for latency, number, detail in other._slowest]
+        self._slowest = heapq.nlargest(_SLOWEST, self._slowest + later, key=lambda item: item[:2])
+        self._count += other._count
+        for kind, details in other._failed.items():
+            if kind in self._failed or len(self._failed) < _FAILED:
+                kept = self._failed.setdefault(kind, [])
+                kept += details[: _FAILED_PER_KIND - len(kept)]
 
     def finish(self) -> Requests:
         """Return the columns. Add nothing after this call."""

@@ -227,7 +227,7 @@ def time_charts(requests: Requests, columns: RequestColumns, axis: TimeAxis, mar
             if len(times)
         ],
     )
-    tokens = columns.tokens.rates(axis.edges)
+    tokens = columns.tokens.rates(0, axis.edges)
     if tokens is not None:
         yield chart(
             "token-rate",

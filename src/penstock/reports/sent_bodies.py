@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from penstock.records.log import RunLog
 from penstock.records.record import Record
-from penstock.records.root_hash import schedule_key
+from penstock.records.root_hash import session_key
 
 __all__ = ["BodySequence", "SentBodies", "chained"]
 
@@ -49,13 +49,29 @@ def chained(chain: bytes, digest: bytes) -> bytes:
 
 
 class _Session:
-    __slots__ = ("bodies", "chain", "conversation", "worker")
+    __slots__ = ("bodies", "conversation", "digests", "first_turn", "last_turn", "worker")
 
-    def __init__(self, conversation: int, worker: int | None) -> None:
+    def __init__(self, conversation: int, worker: int | None, first_turn: int) -> None:
         self.conversation = conversation
         self.worker = worker
-        self.chain = b""
+        self.first_turn = self.last_turn = first_turn
+        self.digests: list[bytes] = []
         self.bodies: list[int] = []
+
+    def chain(self) -> bytes:
+        chain = b""
+        for digest in self.digests:
+            chain = chained(chain, digest)
+        return chain
+
+
+class SentPart(NamedTuple):
+    """The bodies of a section."""
+
+    open: dict[int, _Session]
+    """Sessions with turns in other sections."""
+    database: str
+    """Path of the database with the others."""
 
 
 class SentBodies:
@@ -69,33 +85,60 @@ class SentBodies:
         self._first_numbers: dict[bytes, int] = {}
         """The first use of sequences that are in the database, by their hash."""
         self._rows: list[tuple[bytes, int, int, int | None, bytes]] = []
-        self._database = sqlite3.connect(os.path.join(scratch, "sessions.sqlite"), isolation_level=None)
+        self._path = os.path.join(scratch, "sessions.sqlite")
+        self._database = sqlite3.connect(self._path, isolation_level=None)
         self._database.executescript(_SCHEMA)
 
     def add(self, record: Record) -> None:
         if not record.digest:
             return  # nothing of it was handed to a socket
-        number = schedule_key(record.phase, record.number, record.turn) >> 20
+        number = session_key(record.phase, record.number)
         session = self._open.get(number)
         if session is None:
             worker = None if record.built is None else record.worker
-            session = self._open[number] = _Session(record.conversation, worker)
-        session.chain = chained(session.chain, record.digest)
+            session = self._open[number] = _Session(record.conversation, worker, record.turn)
+        session.digests.append(record.digest)
         session.bodies.append(record.payload if record.built is None else record.built)
-        if self._single_turns or record.turn + 1 >= len(self._log.payloads.turns(record.conversation)):
+        session.last_turn = record.turn
+        self._close_if_complete(number, session)
+
+    def _close_if_complete(self, number: int, session: _Session) -> None:
+        if session.first_turn:
+            return  # its first turns are in an earlier section
+        if self._single_turns or session.last_turn + 1 >= len(self._log.payloads.turns(session.conversation)):
             self._close(number)
 
     def _close(self, number: int) -> None:
         session = self._open.pop(number)
-        if self._first_numbers.get(session.chain, number + 1) <= number:
+        chain = session.chain()
+        if self._first_numbers.get(chain, number + 1) <= number:
             return  # only the first use of a sequence is written
         if len(self._first_numbers) >= _KNOWN:
             self._first_numbers.clear()
-        self._first_numbers[session.chain] = number
+        self._first_numbers[chain] = number
         bodies = struct.pack(f"<{len(session.bodies)}q", *session.bodies)
-        self._rows.append((session.chain[:16], number, session.conversation, session.worker, bodies))
+        self._rows.append((chain[:16], number, session.conversation, session.worker, bodies))
         if len(self._rows) >= _BATCH:
             self._flush()
+
+    def part(self) -> SentPart:
+        """Return what was collected from the records of a section. Add nothing after this call."""
+        self._flush()
+        return SentPart(self._open, self._path)
+
+    def add_part(self, part: SentPart) -> None:
+        """Take what was collected from the next section."""
+        self._flush()
+        self._database.execute("ATTACH ? AS part", (part.database,))
+        self._database.execute("INSERT INTO session SELECT * FROM part.session")
+        self._database.execute("DETACH part")
+        for number, session in part.open.items():
+            earlier = self._open.setdefault(number, session)
+            if earlier is not session:
+                earlier.digests += session.digests
+                earlier.bodies += session.bodies
+                earlier.last_turn = session.last_turn
+            self._close_if_complete(number, earlier)
 
     def _flush(self) -> None:
         self._database.execute("BEGIN")

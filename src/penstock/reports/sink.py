@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from penstock.metrics.batch import Batch, MeasureTable
 from penstock.metrics.metric import Measures
@@ -10,9 +10,9 @@ from penstock.metrics.summary import Summary
 from penstock.records.header import RunHeader
 from penstock.records.log import LoggedPhase, RunLog, Sample
 from penstock.records.record import Record
-from penstock.reports.artifacts import Artifacts
+from penstock.reports.artifacts import Artifacts, Draft
 
-__all__ = ["ReportContext", "Sink"]
+__all__ = ["DraftSink", "ReportContext", "Sink"]
 
 
 class ReportContext(NamedTuple):
@@ -34,6 +34,10 @@ class Sink:
 
     The order of the calls is `begin` for each phase, `add_batch` for the records, `add_sample` for each sample, `finish`,
     `close`. After an error, only `close` follows. The existing file must stay as it is until `finish`.
+
+    The records of a large log are read in sections by several processes. Each section has a sink of its own with a path in
+    a temporary folder, whose calls are `begin`, `add_batch`, `section_part` and `close`. The sink of the run gets `add_part`
+    for each section in their order, instead of `add_batch`.
     """
 
     def __init__(self, context: ReportContext, path: str) -> None:
@@ -52,6 +56,14 @@ class Sink:
     def add(self, record: Record, measures: Measures, /) -> None:
         """Take a record and its metrics, in a sink that does not override `add_batch`."""
 
+    def section_part(self) -> Any:
+        """Return what `add_part` of the run's sink needs. It is pickled."""
+        raise NotImplementedError
+
+    def add_part(self, part: Any, /) -> None:
+        """Take what the sink of the next section returned."""
+        raise NotImplementedError
+
     def add_sample(self, sample: Sample, /) -> None:
         """Take a telemetry sample from the log, in the order of time."""
 
@@ -60,3 +72,24 @@ class Sink:
 
     def close(self) -> None:
         """Release files and other resources, and delete unfinished output."""
+
+
+class DraftSink(Sink):
+    """A sink that writes its file while it takes the records."""
+
+    def __init__(self, context: ReportContext, path: str) -> None:
+        super().__init__(context, path)
+        self._draft = Draft(path)
+
+    def section_part(self) -> str:
+        self._draft.commit()
+        return self.path
+
+    def add_part(self, part: str) -> None:
+        self._draft.append(part)
+
+    def finish(self, _summary: Summary) -> None:
+        self._draft.commit()
+
+    def close(self) -> None:
+        self._draft.discard()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pkgutil
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from penstock.metrics.certificate import Certificate
 from penstock.metrics.groups.network import network_metrics
@@ -15,21 +17,19 @@ from penstock.metrics.summary import Summary, SummaryBuilder, TokenizerNote
 from penstock.metrics.token_agreement import token_metrics, token_metrics_by_server
 from penstock.metrics.token_counting import ClientCounter, Counter, LoadTokenizer, ServerCounter
 from penstock.records.log import UNTIL, RunLog
+from penstock.records.read_sections import Advance, read_sections
 from penstock.reports import registry
 from penstock.reports.artifacts import Artifacts
-from penstock.reports.record_sinks import (
-    ProgressCallback,
-    RecordSinks,
-    SinkProcess,
-    is_worth_a_process,
-    measure_batches,
-)
+from penstock.reports.record_sinks import RecordSinks, measure_batches
 from penstock.reports.sink import ReportContext, Sink
 from penstock.telemetry.gpu import GpuTelemetryBuilder
 from penstock.telemetry.network import NetworkLatencyBuilder
 from penstock.telemetry.server_metrics import ServerMetricsBuilder, window_of
 
-__all__ = ["write_artifacts"]
+__all__ = ["ProgressCallback", "write_artifacts"]
+
+ProgressCallback = Callable[[int, int], None]
+"""Called with the number of records done and the number expected; 0 if that is unknown."""
 
 
 def write_artifacts(
@@ -57,22 +57,9 @@ def write_artifacts(
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(_scratch(log.folder))
         context = ReportContext(log, header, Artifacts.of(folder, header), scratch, show_http, show_timeline)
-        taking, other = _sinks(context)
-        apart: SinkProcess | None = None
-        if taking - {"inputs"} and is_worth_a_process(log):
-
-            def make_sinks() -> list[Sink]:
-                # If the child is killed, this process makes the sinks again, and must not find the files of the first ones.
-                return list(_make_sinks(context._replace(scratch=tempfile.mkdtemp(dir=scratch)), taking))
-
-            apart = stack.enter_context(contextlib.closing(SinkProcess(log, counter, make_sinks)))
-        else:
-            other |= taking
-        sinks = stack.enter_context(contextlib.closing(RecordSinks(log, list(_make_sinks(context, other)))))
+        sinks = stack.enter_context(contextlib.closing(RecordSinks(log, list(_make_sinks(context)))))
         builder = SummaryBuilder(log, scratch)
-        for batch, table in measure_batches(log, counter, progress, expected or header.requests or 0):
-            builder.add(batch, table)
-            sinks.add(batch, table)
+        _read_log(builder, sinks, counter, context, _advance(progress, expected or header.requests or 0))
         summary = _summarize(builder, counter, context, certify)
         window = window_of(log.phases, log.covered_phases, summary.end_ns - header.epoch_wall_ns)
         server_metrics = ServerMetricsBuilder(window, header.epoch_wall_ns)
@@ -94,8 +81,6 @@ def write_artifacts(
             summary.metrics |= network_metrics(summary.metrics, summary.network)
         summary.was_cancelled = was_cancelled
         summary.incomplete_reason = incomplete_reason
-        if apart is not None:
-            apart.finish(summary)
         sinks.finish(summary)
     return summary
 
@@ -107,22 +92,66 @@ def _counter(log: RunLog, tokenizer: LoadTokenizer | None, input_texts: Callable
     return ClientCounter(tokenizer, log, input_texts)
 
 
-def _sinks(context: ReportContext) -> tuple[set[str], set[str]]:
-    """Return the names of the artifacts that this run has: those made from all records, and the others."""
-    taking: set[str] = set()
-    other: set[str] = set()
+def _advance(progress: ProgressCallback | None, expected: int) -> Advance:
+    done = 0
+
+    def advance(records: int) -> None:
+        nonlocal done
+        done += records
+        if progress is not None:
+            # The header's request count excludes the warmup, so more records than expected may arrive.
+            progress(done, max(done, expected) if expected else 0)
+
+    return advance
+
+
+def _make_sinks(context: ReportContext) -> Iterator[Sink]:
+    for entry in registry.SINKS:
+        if entry.name in context.artifacts.paths:
+            yield pkgutil.resolve_name(entry.sink)(context, context.artifacts.paths[entry.name])
+
+
+def _section_sinks(context: ReportContext) -> Iterator[Sink]:
+    """Yield sinks for the artifacts that are made from records, with files in the scratch folder."""
     for entry in registry.SINKS:
         if entry.name in context.artifacts.paths:
             sink = pkgutil.resolve_name(entry.sink)
-            takes_records = sink.add is not Sink.add or sink.add_batch is not Sink.add_batch
-            (taking if takes_records else other).add(entry.name)
-    return taking, other
+            if sink.add is not Sink.add or sink.add_batch is not Sink.add_batch:
+                yield sink(context, os.path.join(context.scratch, entry.name))
 
 
-def _make_sinks(context: ReportContext, names: set[str]) -> Iterator[Sink]:
-    for entry in registry.SINKS:
-        if entry.name in names:
-            yield pkgutil.resolve_name(entry.sink)(context, context.artifacts.paths[entry.name])
+def _read_log(
+    builder: SummaryBuilder, sinks: RecordSinks, counter: Counter, context: ReportContext, advance: Advance
+) -> None:
+    log = context.log
+    sections = log.sections()
+    if len(sections) == 1:
+        _add_records(builder, sinks, counter, log, advance)
+        return
+    for records in log.batches():
+        counter.count(records)  # loads the tokenizer if there are texts, once for all processes
+        break
+
+    def read(log: RunLog, advance: Advance) -> tuple[SummaryBuilder, dict[str, Any]]:
+        scratch = tempfile.mkdtemp(dir=context.scratch)
+        own = SummaryBuilder(log, scratch)
+        if isinstance(counter, ClientCounter):
+            counter.threads = 1
+        with contextlib.closing(
+            RecordSinks(log, list(_section_sinks(context._replace(scratch=scratch))))
+        ) as section_sinks:
+            _add_records(own, section_sinks, counter, log, advance)
+            return own, section_sinks.section_parts()
+
+    for own, parts in read_sections(log, sections, read, advance):
+        builder.merge(own)
+        sinks.add_section(parts)
+
+
+def _add_records(builder: SummaryBuilder, sinks: RecordSinks, counter: Counter, log: RunLog, advance: Advance) -> None:
+    for batch, table in measure_batches(log, counter, advance):
+        builder.add(batch, table)
+        sinks.add(batch, table)
 
 
 def _summarize(

@@ -29,7 +29,7 @@ class LogTail:
         for path in self._paths():
             with open(path, "rb") as file:
                 position = file.seek(self._positions.get(path, 0))
-                for kind, data in frames.read(file):
+                for kind, data in frames.Reader(file):
                     position += frames.HEAD.size + len(data)
                     if kind == RECORD:
                         yield self._decode(data)

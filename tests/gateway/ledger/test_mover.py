@@ -243,7 +243,7 @@ def test_invalid_entries_do_not_block_the_others(url: str, tmp_path: Path) -> No
     assert state.refused <= 3
     assert (state.incomplete_bytes, state.failures) == (3, 0)
     with open(tmp_path / REFUSED_FILE, "rb") as refused:
-        assert len(list(frames.read(refused))) == state.refused
+        assert len(list(frames.Reader(refused))) == state.refused
     assert segment_paths(str(tmp_path)) == []
     assert any("The last 3 bytes of" in line for line in messages)
 
@@ -294,7 +294,7 @@ def test_frames_of_unknown_kind_are_kept_as_refused(tmp_path: Path) -> None:
     assert mover.state().refused == 1
     assert "unknown frame kind 2" in messages[0]
     with (tmp_path / "spool" / REFUSED_FILE).open("rb") as refused:
-        assert list(frames.read(refused)) == [(ENTRY + 1, encoded_entry)]
+        assert list(frames.Reader(refused)) == [(ENTRY + 1, encoded_entry)]
 
 
 KILLED = """

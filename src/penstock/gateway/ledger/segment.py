@@ -39,15 +39,13 @@ class Segment:
         batch: list[tuple[int, bytes]] = []
         end = self.position
         self._file.seek(end)
-        reader = frames.read(self._file)
-        while len(batch) < max_frames:
-            try:
-                kind, data = next(reader)
-            except StopIteration as stop:
-                return SegmentBatch(batch, end, self._orphan, stop.value)
+        reader = frames.Reader(self._file)
+        for kind, data in reader:
             end += frames.HEAD.size + len(data)
             batch.append((kind, data))
-        return SegmentBatch(batch, end, last=False, incomplete_bytes=0)
+            if len(batch) == max_frames:
+                return SegmentBatch(batch, end, last=False, incomplete_bytes=0)
+        return SegmentBatch(batch, end, self._orphan, reader.left)
 
     def remove(self) -> None:
         self.close()
