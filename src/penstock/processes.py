@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
     import subprocess
+    from multiprocessing.connection import Connection
 
 __all__ = [
+    "can_fork",
     "cores",
     "descriptor_limit",
     "end_with_parent",
     "fork",
+    "in_background",
     "on_closed_stdin",
     "parent_watch",
     "raise_descriptor_limit",
     "spawn",
+    "start_child",
 ]
+
+T = TypeVar("T")
 
 _PR_SET_PDEATHSIG = 1
 _OPEN_MAX = 10_240
@@ -65,6 +73,62 @@ def fork() -> int:
         return pid
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def can_fork() -> bool:
+    """Return whether `start_child` is safe: a child has none of the threads of its parent, and Ray has its own threads."""
+    return sys.platform == "linux" and threading.active_count() == 1 and "ray" not in sys.modules
+
+
+def start_child(function: Callable[[Callable[[Any], None]], Any]) -> tuple[Connection, int]:
+    """Call a function in a forked child. Return a connection to it and its id.
+
+    The connection receives what the function sends with its argument, and at last what it returns or the error that it raises.
+    The child is killed when its parent ends.
+    """
+    from multiprocessing import Pipe
+
+    own, other = Pipe()
+    parent = os.getpid()
+    child = fork()
+    if child:
+        other.close()
+        return own, child
+    try:
+        own.close()
+        if end_with_parent(parent, signal.SIGKILL):
+            os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads were not forked
+            other.send(function(other.send))
+    except BaseException as error:
+        with contextlib.suppress(Exception):
+            other.send(error)
+    finally:
+        os._exit(0)
+
+
+def in_background(function: Callable[[], T]) -> Callable[[], T]:
+    """Begin to call a function in a child process, and return a function that waits for its result.
+
+    If no child can be forked or it is killed, the function is called when its result is wanted.
+    """
+    if not can_fork() or cores() < 2:
+        return function
+    connection, child = start_child(lambda _: function())
+
+    def wait() -> T:
+        try:
+            answer = connection.recv()
+        except EOFError:
+            answer = function()
+        finally:
+            connection.close()
+            os.waitpid(child, 0)
+        if isinstance(answer, BaseException):
+            raise answer
+        found: T = answer
+        return found
+
+    return wait
 
 
 def on_closed_stdin(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:

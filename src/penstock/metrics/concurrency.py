@@ -98,17 +98,15 @@ def count_levels(starts: Column, ends: Column) -> Levels:
     total = len(starts) + len(ends)
     path = ""
     if total > _IN_MEMORY:
-        path = f"{starts.path}-events"
+        path = f"{starts.path}-events-{os.getpid()}"
         events: NDArray[np.int64] = np.memmap(path, dtype=np.int64, mode="w+", shape=(total,))
     else:
         events = np.empty(total, dtype=np.int64)
     at = 0
     for column, bit in ((starts, 1), (ends, 0)):
-        values = column.values()
-        for begin in range(0, len(values), _CHUNK):
-            part = values[begin : begin + _CHUNK]
-            events[at : at + len(part)] = part.astype(np.int64) * 2 + bit
-            at += len(part)
+        for values in column.chunks():
+            events[at : at + len(values)] = values.astype(np.int64) * 2 + bit
+            at += len(values)
     # In order of time, and an end before a start at the same time.
     events.sort()
     return Levels(events, path)

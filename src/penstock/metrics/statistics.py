@@ -126,15 +126,12 @@ class Column:
 
     def chunks(self) -> Iterator[Values]:
         """Yield the values in parts, which are read and not mapped: the pages of a mapped file count as memory."""
-        if not self._spilled:
-            yield np.frombuffer(self._buffer, dtype=np.float64)
-            return
-        if self._buffer:
-            self._spill()
         for path in self._files:
             with open(path, "rb") as file:
                 while data := file.read(8 * _CHUNK):
                     yield np.frombuffer(data)
+        if self._buffer or not self._files:
+            yield np.frombuffer(self._buffer, dtype=np.float64)
 
     def copy(self) -> Values:
         values = np.empty(len(self))

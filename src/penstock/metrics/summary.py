@@ -31,6 +31,7 @@ from penstock.metrics.steady_state import (
     steady_window,
 )
 from penstock.metrics.token_agreement import TokenAgreement, TokenTotals
+from penstock.processes import in_background
 from penstock.records.log import RunLog
 from penstock.records.record import Record
 from penstock.records.root_hash import RootHash, schedule_keys
@@ -172,6 +173,10 @@ _NOT_STREAMED = (
 )
 
 
+_LARGE = 50_000
+"""Successful requests whose intervals are computed at the same time as the statistics."""
+
+
 class SummaryBuilder:
     """Builds the summary. Takes every record of a run once, in any order."""
 
@@ -264,10 +269,11 @@ class SummaryBuilder:
         profiling, warmup = self._profiling, self._warmup
         warmup_requests = warmup.succeeded + warmup.failed + warmup.cancelled
         first, last = profiling.span or (0, 0)
+        is_large = profiling.succeeded >= _LARGE
+        from_series = in_background(self._from_series) if is_large else self._from_series
         metrics = profiling.metrics()
         warmup_metrics = warmup.metrics() if warmup_requests else None
         return Summary(
-            **self._from_series(),
             metrics=metrics,
             warmup_metrics=warmup_metrics,
             phases=[] if warmup_metrics is None else list(self._phase_summaries(warmup_metrics, metrics)),
@@ -301,6 +307,7 @@ class SummaryBuilder:
             skipped_bytes=self._log.skipped_bytes,
             skipped_places=self._log.skipped_places,
             proof=Proof(self._root.requests, self._root.root()),
+            **from_series(),
         )
 
     def _from_series(self) -> dict[str, Any]:

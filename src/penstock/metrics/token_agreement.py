@@ -6,7 +6,9 @@ than 10 % makes every token metric depend on whose count is used, so these metri
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -18,6 +20,7 @@ from penstock.metrics.phase_stats import PhaseStats
 from penstock.metrics.statistics import Stats, Values
 from penstock.metrics.token_counting import ServerCounter
 from penstock.records.log import RunLog
+from penstock.records.read_sections import Advance, read_sections
 
 __all__ = [
     "TOKEN_METRICS",
@@ -157,12 +160,19 @@ def token_metrics_by_server(log: RunLog, folder: str) -> dict[str, Stats]:
 
     `folder` holds temporary files for large columns.
     """
+    total = PhaseStats(folder, "by-server-count", with_timeline=False)
+    for of_section in read_sections(log, log.sections(), partial(_stats_by_server, folder), lambda _: None):
+        total.merge(of_section)
+    return token_metrics(total.metrics())
+
+
+def _stats_by_server(folder: str, log: RunLog, _advance: Advance) -> PhaseStats:
     counter = ServerCounter()
     profiling = [phase.kind != "warmup" for phase in log.phases]
-    stats = PhaseStats(folder, "by-server-count")
+    stats = PhaseStats(tempfile.mkdtemp(dir=folder), "by-server-count", with_timeline=False)
     unfit = unfit_metrics(log.header)
     for records in log.batches():
         if profiling[records[0].phase]:
             batch = Batch(records)
             stats.add_batch(batch, measure_batch(batch, counter.count(records), unfit).only(_RECORD_METRICS))
-    return token_metrics(stats.metrics())
+    return stats

@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
-import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from multiprocessing import Pipe
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import TypeVar
 
-from penstock.processes import cores, end_with_parent, fork
+from penstock.processes import can_fork, cores, start_child
 from penstock.records.log import RunLog, Section
 
 __all__ = ["Advance", "read_sections"]
@@ -43,9 +41,7 @@ def read_sections(log: RunLog, sections: Sequence[Section], read: Read[T], advan
 
 
 def _most_processes() -> int:
-    """Return how many processes may be forked: none if there are threads, and Ray has its own."""
-    safe = sys.platform == "linux" and threading.active_count() == 1 and "ray" not in sys.modules
-    return min(cores(), _MOST_PROCESSES) if safe else 0
+    return min(cores(), _MOST_PROCESSES) if can_fork() else 0
 
 
 _Found = tuple[T, tuple[int, bool, int, int]]
@@ -78,7 +74,7 @@ def _in_processes(
         for number in range(len(sections)):
             while number not in done:
                 while begun < len(sections) and len(running) < processes:
-                    connection, process = _start(log, sections[begun], read)
+                    connection, process = start_child(partial(_read, log, sections[begun], read))
                     running[connection] = begun, process
                     begun += 1
                 ready = wait(list(running))
@@ -103,24 +99,3 @@ def _in_processes(
             connection.close()
             os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)
-
-
-def _start(log: RunLog, section: Section, read: Read[T]) -> tuple[Connection, int]:
-    """Start a process that reads a section. It sends the number of records that it read from time to time, and at last what it
-    found or the error."""
-    own, other = Pipe()
-    parent = os.getpid()
-    process = fork()
-    if process:
-        other.close()
-        return own, process
-    try:
-        own.close()
-        if end_with_parent(parent, signal.SIGKILL):
-            os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads were not forked
-            other.send(_read(log, section, read, other.send))
-    except BaseException as error:
-        with contextlib.suppress(Exception):
-            other.send(error)
-    finally:
-        os._exit(0)

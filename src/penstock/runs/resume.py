@@ -16,6 +16,7 @@ from penstock.endpoints.registry import endpoint as endpoint_named
 from penstock.errors import UserError
 from penstock.records.header import RunHeader
 from penstock.records.log import LoggedPhase, LoggedResume, RunLog
+from penstock.records.read_sections import Advance, read_sections
 from penstock.records.record import Record
 from penstock.runs.execute import OpenedRun, connect_cluster, mock_servers, start_run
 from penstock.runs.observer import Observer
@@ -67,6 +68,11 @@ class _Progress:
         if ends:
             self.finished[number] = 1
 
+    def merge(self, other: _Progress) -> None:
+        self.requests += other.requests
+        either = int.from_bytes(self.finished, "little") | int.from_bytes(other.finished, "little")
+        self.finished = bytearray(either.to_bytes(max(len(self.finished), len(other.finished)), "little"))
+
 
 class _PhaseTimes:
     """The last times in a phase, in ns from the epoch."""
@@ -80,6 +86,37 @@ class _PhaseTimes:
         self.end = max(self.end, request.end)
         if request.intended >= self.arrived:
             self.arrived = request.intended + 1
+
+    def merge(self, other: _PhaseTimes) -> None:
+        self.end = max(self.end, other.end)
+        self.arrived = max(self.arrived, other.arrived)
+
+
+class _Sent:
+    """What a run sent, or a section of its log."""
+
+    def __init__(self, log: RunLog) -> None:
+        self.times = [_PhaseTimes(phase.start) for phase in log.phases]
+        self.progress = {"warmup": _Progress(), "profiling": _Progress()}
+
+    @classmethod
+    def read(cls, log: RunLog, _advance: Advance) -> _Sent:
+        sent = cls(log)
+        several_turns = len(log.payloads) > log.payloads.conversations
+        cancels = log.header.settings.load.cancellation_percent is not None
+        add = [(sent.times[phase.index].add, sent.progress[phase.kind].add) for phase in log.phases]
+        for request in log.records(merged=False):
+            add_times, add_request = add[request.phase]
+            add_times(request)
+            if not request.cancelled or cancels:
+                add_request(request, not several_turns or _ends_conversation(log, request))
+        return sent
+
+    def merge(self, other: _Sent) -> None:
+        for times, more in zip(self.times, other.times, strict=True):
+            times.merge(more)
+        for kind, progress in self.progress.items():
+            progress.merge(other.progress[kind])
 
 
 def check_resumable(log: RunLog, folder: str) -> None:
@@ -148,17 +185,10 @@ def resumed_settings(header: RunHeader, folder: str, given: EndpointSettings, *,
 def find_resume_point(log: RunLog, folder: str) -> ResumePoint:
     """Return what is left of the run. Raise UserError if that is nothing."""
     header, last = log.header, log.phases[-1]
-    times = {phase.index: _PhaseTimes(phase.start) for phase in log.phases}
-    progress = {"warmup": _Progress(), "profiling": _Progress()}
-    kinds = [phase.kind for phase in log.phases]
+    sent = _Sent(log)
+    for of_section in read_sections(log, log.sections(), _Sent.read, lambda _: None):
+        sent.merge(of_section)
     several_turns = len(log.payloads) > log.payloads.conversations
-    cancels = header.settings.load.cancellation_percent is not None
-    add = [(times[index].add, progress[kind].add) for index, kind in enumerate(kinds)]
-    for request in log.records(merged=False):
-        add_times, add_request = add[request.phase]
-        add_times(request)
-        if not request.cancelled or cancels:
-            add_request(request, not several_turns or _ends_conversation(log, request))
     phases = make_phases(
         header.settings.load,
         header.settings.warmup,
@@ -167,9 +197,9 @@ def find_resume_point(log: RunLog, folder: str) -> ResumePoint:
         several_turns=several_turns,
     )
     kind = next(number for number, phase in enumerate(phases) if phase.kind == last.kind)
-    done = progress[last.kind]
+    done = sent.progress[last.kind]
     begun = phases[kind].starting_at(last.load.get("first", 0))
-    resumed = _resumed(done, last, times[last.index])
+    resumed = _resumed(done, last, sent.times[last.index])
     missing, stopped = _reports(log, last)
     rest = list(phases[kind + 1 :])
     position = begun.first
@@ -187,7 +217,7 @@ def find_resume_point(log: RunLog, folder: str) -> ResumePoint:
         position += -(-resumed.next_number // begun.servers.copies)
     part = log.last_part
     logged = LoggedResume(
-        begin=max(time.end for time in times.values()),
+        begin=max(times.end for times in sent.times),
         end=0,
         first_phase=len(log.phases),
         first_worker=part.first_worker + part.workers,
