@@ -39,7 +39,7 @@ def write(name, *, section_bytes=50_000, processes=3, add=add_records):
     summary = write_artifacts.write_artifacts(
         log, os.path.join(sys.argv[3], name), load_word_tokenizer, input_texts, progress=lambda *at: done.append(at)
     )
-    sections = len(log.sections())
+    sections = len(log.sections)
     log.close()
     assert add is killed or done[-1] == (1199, 1199), done[-1]  # one record is damaged
     return summary, sections

@@ -161,7 +161,7 @@ def token_metrics_by_server(log: RunLog, folder: str) -> dict[str, Stats]:
     `folder` holds temporary files for large columns.
     """
     total = PhaseStats(folder, "by-server-count", with_timeline=False)
-    for of_section in read_sections(log, log.sections(), partial(_stats_by_server, folder), lambda _: None):
+    for of_section in read_sections(log, partial(_stats_by_server, folder)):
         total.merge(of_section)
     return token_metrics(total.metrics())
 

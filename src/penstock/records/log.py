@@ -22,6 +22,7 @@ import sys
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import chain, islice
 from operator import attrgetter
 from typing import Any, BinaryIO, TypeVar
@@ -286,7 +287,7 @@ class RunLog:
         except FileNotFoundError as error:
             raise UserError(f"{folder} is incomplete: {os.path.basename(error.filename)} is missing.") from None
         self.section: Section | None = None
-        """One of `sections()`, if only its records are read."""
+        """One of `sections`, if only its records are read."""
         self._built: dict[int, PayloadStore] = {}
         self._replies: dict[int, ReplyReader] = {}
         self.torn_bytes = 0
@@ -434,8 +435,9 @@ class RunLog:
         self._clear_damage()
         return sum(1 for path in self.worker_files() for _ in self._read_frames(path, RECORD))
 
+    @cached_property
     def sections(self) -> list[Section]:
-        """Return parts of the log that can be read one after the other or by several processes. A small log has one.
+        """Parts of the log that can be read one after the other or by several processes. A small log has one.
 
         The requests of a section ended before those of the next one, as far as the workers' files are in that order. Sections
         depend on the log only, so a report does not depend on the number of cores.

@@ -124,8 +124,7 @@ def _read_log(
     builder: SummaryBuilder, sinks: RecordSinks, counter: Counter, context: ReportContext, advance: Advance
 ) -> None:
     log = context.log
-    sections = log.sections()
-    if len(sections) == 1:
+    if len(log.sections) == 1:
         _add_records(builder, sinks, counter, log, advance)
         return
     for records in log.batches():
@@ -143,7 +142,7 @@ def _read_log(
             _add_records(own, section_sinks, counter, log, advance)
             return own, section_sinks.section_parts()
 
-    for own, parts in read_sections(log, sections, read, advance):
+    for own, parts in read_sections(log, read, advance):
         builder.merge(own)
         sinks.add_section(parts)
 

@@ -186,7 +186,7 @@ def find_resume_point(log: RunLog, folder: str) -> ResumePoint:
     """Return what is left of the run. Raise UserError if that is nothing."""
     header, last = log.header, log.phases[-1]
     sent = _Sent(log)
-    for of_section in read_sections(log, log.sections(), _Sent.read, lambda _: None):
+    for of_section in read_sections(log, _Sent.read):
         sent.merge(of_section)
     several_turns = len(log.payloads) > log.payloads.conversations
     phases = make_phases(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -14,6 +14,7 @@ from penstock.endpoints.registry import endpoint as endpoint_named
 from penstock.metrics.certificate import certify
 from penstock.metrics.summary import Summary
 from penstock.plural import counted
+from penstock.processes import in_background
 from penstock.records.log import LoggedResume, RunLog
 from penstock.records.worker_report import WorkerReport
 from penstock.reports.artifacts import Artifacts
@@ -67,18 +68,20 @@ def summarise(
         incomplete = incomplete or "The run was interrupted before its end."
     if input_error is not None:
         incomplete = f"The run ended early: {input_error}"
-    reports = log.reports("profiling")
+    read_reports = partial(log.reports, "profiling")
+    get_reports = cache(in_background(read_reports) if len(log.sections) > 1 else read_reports)
     profiled = [covered for covered in log.covered_phases if covered.kind == "profiling"]
-    lost = _lost_workers(log, {report.worker for report in reports})
+    lost = _lost_workers(log, get_reports) if log.lost_workers() else []
     summary = write_artifacts(
         log,
         folder,
         counter.load,
         lambda body: _input_texts(endpoint, body, counter if settings.tokenizer.apply_chat_template else None),
-        partial(
-            certify,
-            reports,
-            workers=_expected_reports(log, reports),
+        lambda *counts, **checks: certify(
+            get_reports(),
+            *counts,
+            **checks,
+            workers=_expected_reports(log, get_reports()),
             open_loop=any(covered.open_loop for covered in profiled),
             concurrency=profiled[0].concurrency if len(profiled) == 1 else None,
             lost=lost,
@@ -135,8 +138,9 @@ def _resume_sentence(resume: LoggedResume) -> str:
     )
 
 
-def _lost_workers(log: RunLog, reported: set[int]) -> list[str]:
+def _lost_workers(log: RunLog, get_reports: Callable[[], list[WorkerReport]]) -> list[str]:
     """Return a sentence for each worker that was lost, with its share of the requests."""
+    reported = {report.worker for report in get_reports()}
     part = log.last_part
     workers = part.workers
     sentences = []
