@@ -204,7 +204,8 @@ class Gateway:
         config, fixed = applicable_config(previous, loaded)
         if fixed:
             log_operator_message(f"changes of {', '.join(fixed)} need a restart of the gateway", "warning")
-        if config == previous and not self._config_watch.files_changed(config):
+        files_changed = self._config_watch.files_changed(config)
+        if config == previous and not files_changed:
             return
         self.config = config
         runtime.replace_config(config)
