@@ -1,8 +1,8 @@
 """Cooldowns: targets that failed recently and are not used for a while. All workers share them.
 
-A target is ejected after consecutive failures of different requests, so that one request that draws errors does not take
-a group out of service, and never as the last healthy target of its group. A `Retry-After` of the provider is followed at
-once.
+A target is ejected after consecutive failures of different requests, or at once for the time that the provider asks for
+(`Retry-After`). The last healthy target of a group is never ejected: no other could serve the requests, and a provider that
+refuses one of them, for example because it has many tokens, may serve the next one.
 """
 
 from __future__ import annotations
@@ -73,9 +73,11 @@ class Cooldowns:
         slot = self._slot(target)
         self._words[slot + _FAILURES] += 1
         self._words[-1] = 1
+        if not has_other:
+            return
         if rules.honor_retry_after and failure.retry_after_s is not None:
             seconds = failure.retry_after_s
-        elif self._words[slot + _FAILURES] >= rules.min_failures and has_other:
+        elif self._words[slot + _FAILURES] >= rules.min_failures:
             seconds = rules.default_seconds
         else:
             return
