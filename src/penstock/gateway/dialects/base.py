@@ -14,6 +14,7 @@ from penstock.gateway.sse_frames import Frame
 from penstock.gateway.token_estimate import TextEstimate, estimate_tokens
 
 __all__ = [
+    "MAX_OUTPUT_TOKENS",
     "NO_RAW",
     "Dialect",
     "Reply",
@@ -28,7 +29,7 @@ __all__ = [
 
 NO_RAW = msgspec.Raw(b"")
 MAX_OUTPUT_TOKENS = 100_000_000
-"""Upper bound of the output tokens reserved for a request; no model writes more."""
+"""Upper bound of the output tokens reserved for a request, with all its replies; no model writes more."""
 _MAX_TOKENS = 10**12
 _MAX_TEXT_CHARS = 256
 """Bounds for numbers and texts of an upstream."""
