@@ -162,7 +162,7 @@ class Gateway:
                 lambda: (CONTENT_TYPE, metrics()),
                 inherited,
             )
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             raise cannot_listen(listen.status_host, listen.status_port, error, "listen.status_port") from None
         self.config = msgspec.structs.replace(
             self.config, listen=msgspec.structs.replace(listen, status_port=status.port)
