@@ -11,13 +11,11 @@ import hashlib
 import mmap
 import os
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
 from penstock.gateway.relay.upstream import Target, UpstreamFailure
-from penstock.gateway.resources.snapshot import Model, ProviderKey
-from penstock.secrets import Secret
+from penstock.gateway.resources.snapshot import Model, ProviderKey, reveal_secret
 
 __all__ = ["Cooldowns", "shared_words"]
 
@@ -124,11 +122,5 @@ def _counts(failure: UpstreamFailure, model: Model) -> bool:
 
 def _digest(model: Model, key: ProviderKey) -> int:
     """Return a number, never 0, that all workers compute from the same definitions."""
-    data = msgspec.msgpack.encode((model, key), enc_hook=_reveal)
+    data = msgspec.msgpack.encode((model, key), enc_hook=reveal_secret)
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little") | 1
-
-
-def _reveal(value: Any) -> Any:
-    if isinstance(value, Secret):
-        return value.reveal()
-    raise NotImplementedError
