@@ -22,7 +22,7 @@ from typing import Any
 from penstock.gateway.guardrails.chain import Blocked, Chain
 from penstock.gateway.guardrails.delta_template import DeltaTemplate
 from penstock.gateway.guardrails.events import Address, EventReader, single_piece_chunk
-from penstock.gateway.guardrails.inspection import MatchCounts
+from penstock.gateway.guardrails.inspection import MatchCounts, StreamBlocked
 from penstock.gateway.guardrails.offload import INLINE_BYTES, run_in_thread
 from penstock.gateway.guardrails.search_budget import SearchBudgets
 from penstock.gateway.guardrails.streamed_texts import StreamedText, StreamedTexts
@@ -165,13 +165,13 @@ class WindowGuard(StreamGuard):
                     continue
                 # The next event can be passed if none is held, which takes a fifth of the time.
                 passed.append(self._release(split=False))
-        except Blocked as blocked:
-            self._last_released = last_released
-            raise self._blocked(blocked) from None
-        if self._held or self._detached:
-            passed.append(self._release())
-            if self._is_over_limit():
-                passed.append(self._release_over_limit())
+            if self._held or self._detached:
+                passed.append(self._release())
+                if self._is_over_limit():
+                    passed.append(self._release_over_limit())
+        except (Blocked, StreamBlocked) as blocked:
+            self._last_released = last_released  # nothing of `passed` is sent
+            raise (self._blocked(blocked) if isinstance(blocked, Blocked) else blocked) from None
         return passed[0] if len(passed) == 1 else b"".join(passed)
 
     async def finish(self, rest: Frame | None) -> bytes:
