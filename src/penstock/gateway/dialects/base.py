@@ -95,13 +95,15 @@ class Reply(msgspec.Struct):
 class StreamReader:
     """Reads a stream frame by frame; its attributes hold what it has read so far."""
 
-    __slots__ = ("_text", "events", "finish", "id", "sequence", "terminal", "usage")
+    __slots__ = ("_text", "events", "finish", "id", "sequence", "terminal", "usage", "usage_at_start")
 
     def __init__(self) -> None:
         self._text = TextEstimate()
         self.events = 0
         self.id: str | None = None
         self.usage: Usage | None = None
+        self.usage_at_start: Usage | None = None
+        """The usage at the beginning of the stream: its output is not complete."""
         self.finish: str | None = None
         self.terminal = False
         """True once the event that ends the stream has passed."""
