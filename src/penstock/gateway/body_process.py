@@ -76,7 +76,7 @@ class BodyProcesses:
                 process.close()
                 if is_new:
                     raise RuntimeError("the process for large bodies ended before it was done") from None
-                continue  # it had nothing to do for long
+                continue  # the process had ended after a minute without work
             self._idle.append(process)
             return result
 

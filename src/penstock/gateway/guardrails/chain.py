@@ -267,7 +267,7 @@ class Chain:
                 if not rule.may_match(joined):
                     continue
                 for search_text in search_texts:
-                    # not ids: random ones contain valid numbers, and a masked id leads nowhere
+                    # Rules do not search ids: random ids contain numbers that detectors find, and a masked id is of no use.
                     if not texts or not isinstance(texts[search_text.index], IdRef):
                         yield from _matches(rule, search_text, match_counts, budgets, after)
 

@@ -167,7 +167,7 @@ class TextSearch:
                     break
                 start, end, first, last = match
                 if end == length and not final:
-                    return start  # the match may continue, whatever its configured length
+                    return start  # the match may continue, even beyond the configured length
                 cursor = end if end > start else start + 1
                 if rule.blocks:
                     rule.guard.record_block(self._match_counts, self._source)

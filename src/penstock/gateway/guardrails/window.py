@@ -35,7 +35,7 @@ from penstock.gateway.sse_frames import Frame, Part
 __all__ = ["WindowGuard"]
 
 _MAX_TEMPLATES = 16
-"""How often a stream may make a template: one whose events differ in other values makes them in vain."""
+"""How often a stream may make a template. Templates are useless if the events also differ in other values."""
 _LOOP_SHARE = 0.25
 """Share of `max_inspection_ms` for streams that are searched as they arrive, because most searches block the event loop."""
 

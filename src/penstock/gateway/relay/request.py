@@ -554,7 +554,7 @@ class GatewayRequest:
             self.accounting.entry.guardrails += attempt.guard.hits
 
     def _record_lost_stream(self, attempt: UpstreamAttempt, reader: StreamReader) -> None:
-        """Record a stream of which the caller got nothing: the provider bills what was held back all the same."""
+        """Record a stream of which the caller got nothing: the provider also bills what was held back."""
         if reader.events:
             self._record_stream(attempt, reader)
 
