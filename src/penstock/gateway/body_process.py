@@ -66,17 +66,17 @@ class BodyProcesses:
     def run(self, job: Job, settings: bytes, body: bytes) -> tuple[bytes, bytes]:
         """Return the result of a job as a message, and the body with its changes. `settings` is a message of the job."""
         while True:
-            process = self._idle.pop() if self._idle else None
-            is_new = process is None
-            if process is None:
-                process = _BodyProcess()
+            try:
+                process, is_new = self._idle.pop(), False
+            except IndexError:
+                process, is_new = _BodyProcess(), True
             try:
                 result = process.run(job, settings, body)
             except (OSError, EOFError):
                 process.close()
                 if is_new:
                     raise RuntimeError("the process for large bodies ended before it was done") from None
-                continue  # it had nothing to do for long
+                continue  # the process had ended after a minute without work
             self._idle.append(process)
             return result
 

@@ -1,4 +1,4 @@
-"""Files that one process owns while it lives. Whoever can lock such a file knows that its owner has ended.
+"""Files that one process owns while it lives. A process that can lock such a file knows that the owner has ended.
 
 A file is locked before it gets its name, so no other process can find it unlocked while its owner is alive. The lock is
 a kernel lock (flock): it ends with the process, however the process ends, and does not depend on process ids, which are

@@ -31,8 +31,8 @@ def direct(name: str, key: str = "up", **more: Any) -> dict[str, Any]:
     return base | more
 
 
-def group(*targets: str, **routing: Any) -> dict[str, Any]:
-    return {"display_name": "group", "routing": {"targets": [{"model": name} for name in targets], **routing}}
+def group(*targets: str, name: str = "group", **routing: Any) -> dict[str, Any]:
+    return {"display_name": name, "routing": {"targets": [{"model": target} for target in targets], **routing}}
 
 
 def provider(name: str, url: str, **more: Any) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def test_failover_uses_the_next_target_and_cools_down_the_failed_one(
     resource_file = resources(
         upstream.url,
         provider_keys=[provider("two", other.url)],
-        models=[direct("a"), direct("b", "two"), group("a", "b")],
+        models=[direct("a"), direct("b", "two"), group("a", "b"), group("a", name="only-a")],
     )
     gateway.reload(resource_file)
     upstream.reply_with({}, 500)
@@ -108,18 +108,17 @@ def test_failover_uses_the_next_target_and_cools_down_the_failed_one(
     gauge = r'upstream_cooldown_seconds{model="a"} ([1-9]\d*)'
     cooldown_s = wait_for(lambda: re.search(gauge, gateway.metrics()))[1]
     assert int(cooldown_s) <= 30
-    # the last healthy target is used whether it fails or not
-    other.reply_with({}, 503)
-    for _ in range(4):
-        reply = send_request(gateway)
-        assert reply.status == 502
-    assert [attempt["model"] for attempt in gateway.ledger_entry(reply)["attempts"]] == ["b", "a"]
-    # when it asks for a pause, the next request is refused without an attempt
-    other.reply_with({}, 503, retry_after="20")
-    assert send_request(gateway).status == 502
-    refused = send_request(gateway)
+    # the last healthy target is used whether it fails, asks for a pause or not
+    for headers in ({}, {"retry_after": "20"}):
+        other.reply_with({}, 503, **headers)
+        for _ in range(4):
+            reply = send_request(gateway)
+            assert reply.status == 502
+        assert [attempt["model"] for attempt in gateway.ledger_entry(reply)["attempts"]] == ["b", "a"]
+    # another group, all of whose targets are in their cooldown, refuses a request without an attempt
+    refused = send_request(gateway, "only-a")
     assert (refused.status, refused.error["type"]) == (503, "all_candidates_unavailable")
-    assert 1 <= int(refused.headers["retry-after"]) <= 20
+    assert 1 <= int(refused.headers["retry-after"]) <= 30
     # a direct alias ignores the cooldown
     upstream.use_script(normal_reply)
     assert send_request(gateway, "a").status == 200
@@ -257,11 +256,21 @@ def test_target_over_its_own_limit_is_not_retried(gateway: GatewayProcess, upstr
 
 
 def test_reload_ends_the_cooldown_of_changed_models_only(gateway: GatewayProcess, upstream: Upstream) -> None:
-    gateway.reload(resources(upstream.url, models=[direct("l"), group("l")]))
-    upstream.reply_with({}, 500, retry_after="30")
-    assert [send_request(gateway).status for _ in range(2)] == [502, 503]
+    def script(request: ReceivedRequest, connection: ScriptedConnection) -> None:
+        if request.json["model"] == "l-upstream":
+            connection.reply(500, {}, retry_after="300")
+        else:
+            normal_reply(request, connection)
+
+    def served_by() -> str:
+        return str(send_request(gateway).headers["x-penstock-served-by"])
+
+    others = [direct("m"), group("l", "m")]
+    gateway.reload(resources(upstream.url, models=[direct("l"), *others]))
+    upstream.use_script(script)
+    assert served_by() == "m"
     upstream.use_script(normal_reply)
-    gateway.reload(resources(upstream.url, models=[direct("l"), direct("new"), group("l")]))
-    assert send_request(gateway).status == 503  # only another model was added
-    gateway.reload(resources(upstream.url, models=[direct("l", cooldown={"enabled": False}), group("l")]))
-    assert send_request(gateway).status == 200
+    gateway.reload(resources(upstream.url, models=[direct("l"), direct("new"), *others]))
+    assert served_by() == "m"  # only another model was added
+    gateway.reload(resources(upstream.url, models=[direct("l", cooldown={"enabled": False}), *others]))
+    assert served_by() == "l"

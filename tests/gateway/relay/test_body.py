@@ -90,6 +90,7 @@ def test_reference_may_be_spelled_with_escapes() -> None:
         ("chat", {"max_tokens": True, "n": False}, 1000),
         ("chat", {"max_tokens": "9"}, 1000),
         ("chat", {"max_tokens": 10**30}, 100_000_000),
+        ("chat", {"max_tokens": 10**30, "n": 10**30}, 100_000_000),
         ("completions", {"max_tokens": 5, "n": 2, "best_of": 3, "prompt": "a"}, 15),
         ("completions", {"max_tokens": 5, "prompt": ["a", "b"]}, 10),
         ("completions", {"max_tokens": 5, "prompt": [1, 2, 3]}, 5),

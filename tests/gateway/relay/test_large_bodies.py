@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from penstock.gateway import body_process
 from penstock.gateway.guardrails import DuplicateKeyError, Guards, Inspection, offload
 from penstock.gateway.json_edits import TooComplexError
 from penstock.gateway.refusal import Refusal
@@ -82,6 +83,21 @@ def test_process_that_has_ended_is_replaced() -> None:
     assert inspect(encoded("so FORBIDDEN")).blocked_by == "words"
 
 
+class Contested(list[Any]):
+    """A list whose last item another thread takes just after this one has seen it."""
+
+    def __len__(self) -> int:
+        return 1
+
+
+def test_two_threads_may_want_the_same_idle_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = SimpleNamespace(run=lambda *_: (b"result", b"body"))
+    monkeypatch.setattr(body_process, "_BodyProcess", lambda: process)
+    processes = body_process.BodyProcesses()
+    processes._idle = Contested()
+    assert processes.run("read_request", b"", b"") == (b"result", b"body")
+
+
 def test_body_with_many_values_is_large() -> None:
     assert offload.is_large(b"[%b1]" % (b"1234567," * 20_000))
     assert not offload.is_large(b'{"input":"%b"}' % (b"x" * 300_000))
@@ -110,6 +126,7 @@ def read_elsewhere(data: bytes, route: str, monkeypatch: pytest.MonkeyPatch) -> 
         ("chat", {"n": 3, "stream_options": {"x": 10**30}}),
         ("chat", {"stream": False}),
         ("completions", {"prompt": ["a", "b"], "max_tokens": 5}),
+        ("completions", {"prompt": ["a"] * 2000, "max_tokens": 10**8, "n": 10**8}),
     ],
 )
 def test_large_request_is_read_like_a_small_one(

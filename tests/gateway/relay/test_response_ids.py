@@ -6,7 +6,9 @@ import asyncio
 import json
 import sqlite3
 import stat
+import threading
 import time
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import pytest
 
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay import response_ids
+from penstock.gateway.relay.id_databases import SqliteIds
 from penstock.gateway.relay.response_ids import ResponseIds, ResponseOwner
 from support.postgres_cluster import Cluster
 
@@ -132,3 +135,62 @@ def test_ids_wait_in_their_log_while_postgresql_is_unavailable(tmp_path: Path) -
         owner(ids, "resp_1")
     ids.close()
     assert len(list(tmp_path.glob("*.log"))) == 1
+
+
+def test_postgresql_keeps_an_id_with_a_nul_character(
+    tmp_path: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(response_ids, "SHARED_WAIT_S", 0.0)
+    ids = ResponseIds(str(tmp_path), DAY_S, cluster.database())
+    ids.record("resp_\0", "alice", "account", time.time())
+    ids.record("resp_1", "alice", "account", time.time())
+    ids.tick(time.time() + 5)  # the log is old now
+    assert owner(ids, "resp_1") == owner(ids, "resp_\0") == ResponseOwner("alice", "account")
+    assert owner(ids, "other_\0") is None
+    ids.close()
+    assert not list(tmp_path.glob("*.log"))
+
+
+class SlowDatabase:
+    """A database that cannot be reached, and takes until `release` to say so."""
+
+    def __init__(self) -> None:
+        self.adds = 0
+        self.begun, self.release = threading.Event(), threading.Event()
+
+    def add(self, logs: Callable[[], Iterable[bytes]], expire_before: float) -> None:
+        self.adds += 1
+        self.begun.set()
+        self.release.wait(60)
+        raise OSError("unreachable")
+
+    def find(self, response_id: str) -> None:
+        raise OSError("unreachable")
+
+
+def test_moves_and_logs_do_not_pile_up_while_the_database_is_unreachable(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids = open_map(tmp_path)
+    assert owner(ids, "resp_1") is None  # the first move is done
+    database = ids._database = SlowDatabase()
+    for number in range(20):
+        ids.record(f"resp_{number}", "alice", "account", time.time())
+        ids.tick(time.time() + DAY_S)
+        database.begun.wait(60)
+    database.release.set()
+    with pytest.raises(Refusal, match="cannot look up"):
+        owner(ids, "resp_1")
+    assert database.adds == 2  # one that runs, and one for all logs since
+    logs = len(list(tmp_path.glob("*.log")))
+    for number in range(5):
+        ids.record(f"new_{number}", "alice", "account", time.time())
+        ids.tick(time.time() + DAY_S)
+    assert len(list(tmp_path.glob("*.log"))) == logs + 1
+    assert capsys.readouterr().err.count("response ids cannot be moved") == 1
+    ids._database = SqliteIds(str(tmp_path / "response-ids.db"))
+    ids.tick(time.time())  # the database works again
+    assert owner(ids, "new_4") == ResponseOwner("alice", "account")
+    ids.tick(time.time() + DAY_S)
+    ids.close()
+    assert len(stored_ids(tmp_path)) == 25

@@ -62,8 +62,8 @@ def test_healthy_targets_come_before_cooling_ones() -> None:
     assert ordered_names(routing, targets, cooldowns) == ["b", "c", "a"]
     cooldowns.succeeded(targets[0])
     assert ordered_names(routing, targets, cooldowns) == ["a", "b", "c"]
-    for target in targets:
-        cooldowns.failed(target, failure(retry_after_s=30.0), 99.0, targets)
+    for target in targets:  # they are also targets of another group
+        cooldowns.failed(target, failure(retry_after_s=30.0), 99.0, [*targets, Target("d")])
     with pytest.raises(Refusal) as refused:
         ordered_names(routing, targets, cooldowns)
     assert (refused.value.status, refused.value.type) == (503, "all_candidates_unavailable")
@@ -134,15 +134,14 @@ def test_target_is_ejected_after_consecutive_failures_of_different_requests() ->
     assert cooldowns.cooling(targets[0], 1.0)
 
 
-def test_last_healthy_target_is_not_ejected() -> None:
+@pytest.mark.parametrize("last", [failure(), failure(status=429, retry_after_s=7.0)])
+def test_last_healthy_target_is_not_ejected(last: UpstreamFailure) -> None:
     targets = [Target("a"), Target("b")]
     cooldowns = Cooldowns()
     for _ in range(5):
-        for target in targets:
-            cooldowns.failed(target, failure(), 0.0, targets)
-    assert [cooldowns.cooling(target, 1.0) for target in targets] == [True, False]
-    cooldowns.failed(targets[1], failure(retry_after_s=7.0), 0.0, targets)  # the provider asks for it
-    assert [cooldowns.ends_at(target) for target in targets] == [30.0, 7.0]
+        cooldowns.failed(targets[0], failure(), 0.0, targets)
+        cooldowns.failed(targets[1], last, 0.0, targets)
+    assert [cooldowns.ends_at(target) for target in targets] == [30.0, 0.0]
 
 
 def test_cooldowns_are_shared_between_workers(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
-"""A request that is ended while it waits for the limits of a target makes no attempt."""
+"""Attempts of a request that the gateway ends, because it shuts down."""
 
 from __future__ import annotations
 
 import asyncio
+from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,8 @@ from penstock.gateway.relay.body import read_body
 from penstock.gateway.relay.cooldowns import Cooldowns
 from penstock.gateway.relay.request import GatewayRequest
 from penstock.gateway.relay.routing import RoundRobin
-from penstock.gateway.resources.snapshot import Model, ProviderKey, Routing
+from penstock.gateway.relay.upstream import aborted
+from penstock.gateway.resources.snapshot import Cooldown, Model, ProviderKey, Routing
 from penstock.gateway.routes import BY_NAME
 from penstock.secrets import Secret
 
@@ -74,3 +76,26 @@ def test_request_ended_while_waiting_for_target_limits_makes_no_attempt(first_is
     accounting, limiter = asyncio.run(run())
     assert [attempt.error for attempt in accounting.entry.attempts] == (["over_limit"] if first_is_full else [])
     assert limiter.settled == ([] if first_is_full else [0])
+
+
+@pytest.mark.parametrize("shutting_down", [False, True])
+def test_stream_that_the_gateway_cuts_is_no_failure_of_its_target(shutting_down: bool) -> None:
+    app: Any = SimpleNamespace(cooldowns=Cooldowns(), worker=0, limiter=None)
+    dialect = BY_NAME["responses"]
+    key = ProviderKey(id="k", name="k", secret=Secret("s"))
+    models = [Model(id=name, name=name, cooldown=Cooldown(min_failures=1)) for name in ("a", "b")]
+    targets: Any = [SimpleNamespace(model=model, key=key) for model in models]
+    compiled: Any = SimpleNamespace(targets=lambda *_: targets)
+    scope: Any = SimpleNamespace(client="127.0.0.1:1")
+    unused: Any = None
+    request = GatewayRequest(app, compiled, scope, unused, dialect, "id", "id")
+    request._model = Model(id="g", name="g", routing=Routing(targets=("a", "b")))
+    request.accounting.begin_attempt(targets[0], "initial")
+    request._shutting_down = shutting_down
+    sent: list[bytes] = []
+    stream: Any = SimpleNamespace(send=sent.append)
+    request._response.stream = stream
+    attempt: Any = SimpleNamespace(target=targets[0], mid_event=False)
+    request._report_cut_stream(attempt, dialect.stream_reader(), aborted())
+    assert app.cooldowns.cooling(targets[0], perf_counter()) is not shutting_down
+    assert [b"shutting_down" in event for event in sent] == [shutting_down]

@@ -105,6 +105,13 @@ def test_all_errors_are_in_one_message(config_path: Path) -> None:
     assert "\n" not in text
 
 
+@pytest.mark.parametrize("url", ["redis://:hus/h@cache:6379", "redis://cache?socket_timeout=soon"])
+def test_redis_url_that_cannot_be_read_is_not_quoted(config_path: Path, url: str) -> None:
+    text = error_message(config_path, f"limits: {{redis_url: '{url}'}}")
+    assert "limits.redis_url cannot be read; write @" in text
+    assert "hus" not in text
+
+
 @pytest.mark.parametrize(
     ("text", "part"),
     [

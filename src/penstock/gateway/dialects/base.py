@@ -14,6 +14,7 @@ from penstock.gateway.sse_frames import Frame
 from penstock.gateway.token_estimate import TextEstimate, estimate_tokens
 
 __all__ = [
+    "MAX_OUTPUT_TOKENS",
     "NO_RAW",
     "Dialect",
     "Reply",
@@ -28,7 +29,7 @@ __all__ = [
 
 NO_RAW = msgspec.Raw(b"")
 MAX_OUTPUT_TOKENS = 100_000_000
-"""Upper bound of the output tokens reserved for a request; no model writes more."""
+"""Upper bound of the output tokens reserved for a request, with all its replies; no model writes more."""
 _MAX_TOKENS = 10**12
 _MAX_TEXT_CHARS = 256
 """Bounds for numbers and texts of an upstream."""
@@ -94,13 +95,15 @@ class Reply(msgspec.Struct):
 class StreamReader:
     """Reads a stream frame by frame; its attributes hold what it has read so far."""
 
-    __slots__ = ("_text", "events", "finish", "id", "sequence", "terminal", "usage")
+    __slots__ = ("_text", "events", "finish", "id", "sequence", "terminal", "usage", "usage_at_start")
 
     def __init__(self) -> None:
         self._text = TextEstimate()
         self.events = 0
         self.id: str | None = None
         self.usage: Usage | None = None
+        self.usage_at_start: Usage | None = None
+        """The usage at the beginning of the stream: its output is not complete."""
         self.finish: str | None = None
         self.terminal = False
         """True once the event that ends the stream has passed."""

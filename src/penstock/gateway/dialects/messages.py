@@ -86,6 +86,7 @@ class _MessagesReader(StreamReader):
             self.id = self.id or short_text(event.message.id)
             if type(event.message.usage) is dict:
                 self._first_usage = event.message.usage
+                self.usage_at_start = _parse_usage(self._first_usage)
         delta = event.delta
         if delta is not None:
             for text in (delta.text, delta.thinking, delta.partial_json):

@@ -19,8 +19,8 @@ from penstock.gateway.guardrails.literals import Literals
 from penstock.gateway.guardrails.masking import Masking
 from penstock.gateway.guardrails.normalise import normalise
 from penstock.gateway.guardrails.search_budget import MATCH_S, InspectionTimeout, SearchBudgets
+from penstock.gateway.guardrails.search_texts import SearchText, build_search_texts
 from penstock.gateway.guardrails.texts import IdRef, InspectedText, TextRef
-from penstock.gateway.guardrails.views import SearchText, build_search_texts
 from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
 
 __all__ = ["Blocked", "Chain", "Guard", "Rule", "compile_guards", "guardrail_errors"]
@@ -229,15 +229,15 @@ class Chain:
         """
         if not texts:
             return []
-        views, hidden = build_search_texts(texts)
+        search_texts, hidden = build_search_texts(texts)
         if hidden:
             self.block_hidden_text()
         maskings: dict[int, Masking] = {}
-        for view, first, last, rule in self.search(views, match_counts, budgets, texts):
-            if view.accepts is not None and not masks_joined:
+        for search_text, first, last, rule in self.search(search_texts, match_counts, budgets, texts):
+            if search_text.accepts is not None and not masks_joined:
                 raise Blocked(rule.guard)
-            masking = maskings.setdefault(view.index, Masking())
-            masking.add(*view.source_span(first, last), rule.order, view.escape_token(rule.token))
+            masking = maskings.setdefault(search_text.index, Masking())
+            masking.add(*search_text.source_span(first, last), rule.order, search_text.escape_token(rule.token))
         return [ref for number, masking in maskings.items() for ref in _apply_masks(texts[number], masking)]
 
     def block_hidden_text(self) -> None:
@@ -248,17 +248,17 @@ class Chain:
 
     def search(
         self,
-        views: Sequence[SearchText],
+        search_texts: Sequence[SearchText],
         match_counts: MatchCounts,
         budgets: SearchBudgets,
         texts: Sequence[InspectedText] = (),
         after: int = -1,
     ) -> Iterator[tuple[SearchText, int, int, Rule]]:
-        """Record all matches, and yield those to mask. `texts` are the texts of the views, to find ids among them. The
-        matches of rules that end before position `after` of the text are ignored."""
-        strings = [view.text for view in views]
+        """Record all matches, and yield those to mask. `texts` are those that the search texts come from, to find ids among
+        them. The matches of rules that end before position `after` of the text are ignored."""
+        strings = [search_text.text for search_text in search_texts]
         found = self.literals is not None and self.literals.contained_in(strings)
-        literal_sources = self._literal_sources(views) if found else {}
+        literal_sources = self._literal_sources(search_texts) if found else {}
         joined = "\0".join(strings) if self.rules else ""
         for guard in self.guards:
             for source in literal_sources.get(guard.order, ()):
@@ -266,39 +266,39 @@ class Chain:
             for rule in guard.rules:
                 if not rule.may_match(joined):
                     continue
-                for view in views:
-                    # not ids: random ones contain valid numbers, and a masked id leads nowhere
-                    if not texts or not isinstance(texts[view.index], IdRef):
-                        yield from _matches(rule, view, match_counts, budgets, after)
+                for search_text in search_texts:
+                    # Rules do not search ids: random ids contain numbers that detectors find, and a masked id is of no use.
+                    if not texts or not isinstance(texts[search_text.index], IdRef):
+                        yield from _matches(rule, search_text, match_counts, budgets, after)
 
-    def _literal_sources(self, views: Sequence[SearchText]) -> dict[int, list[str]]:
+    def _literal_sources(self, search_texts: Sequence[SearchText]) -> dict[int, list[str]]:
         """Return the source of every literal match, by the order of its guardrail."""
         sources: dict[int, list[str]] = {}
         matcher = self.literals
         assert matcher is not None
-        for view in views:
-            accepts = view.accepts_folded(matcher.folder())
-            for number, start, end in matcher.literals.find(matcher.fold(view.text)):
+        for search_text in search_texts:
+            accepts = search_text.accepts_folded(matcher.folder())
+            for number, start, end in matcher.literals.find(matcher.fold(search_text.text)):
                 if accepts is None or accepts(start, end):
                     for guard in matcher.guards_of[number]:
-                        sources.setdefault(guard.order, []).append(view.source)
+                        sources.setdefault(guard.order, []).append(search_text.source)
         return sources
 
 
 def _matches(
-    rule: Rule, view: SearchText, match_counts: MatchCounts, budgets: SearchBudgets, after: int
+    rule: Rule, search_text: SearchText, match_counts: MatchCounts, budgets: SearchBudgets, after: int
 ) -> Iterator[tuple[SearchText, int, int, Rule]]:
-    for start, end, first, last in rule.find_all(view.text, match_counts, budgets):
-        if view.accepts is not None and not view.accepts(start, end):
+    for start, end, first, last in rule.find_all(search_text.text, match_counts, budgets):
+        if search_text.accepts is not None and not search_text.accepts(start, end):
             continue
-        if after >= 0 and view.source_span(start, end)[1] <= after:
+        if after >= 0 and search_text.source_span(start, end)[1] <= after:
             continue
         if rule.blocks:
-            rule.guard.record_block(match_counts, view.source)
+            rule.guard.record_block(match_counts, search_text.source)
         elif first < last:
-            rule.guard.record_mask(match_counts, view.source)
+            rule.guard.record_mask(match_counts, search_text.source)
             if rule.guard.enforced:
-                yield view, first, last, rule
+                yield search_text, first, last, rule
 
 
 def _apply_masks(inspected: InspectedText, masking: Masking) -> Iterator[TextRef]:

@@ -19,8 +19,8 @@ from penstock.gateway.guardrails.joined_texts import NOT_HELD, JoinedSearch, Joi
 from penstock.gateway.guardrails.masking import Masking
 from penstock.gateway.guardrails.normalise import normalise
 from penstock.gateway.guardrails.search_budget import SearchBudgets
+from penstock.gateway.guardrails.search_texts import TAGS, SearchText, search_texts_of, starts_like_json
 from penstock.gateway.guardrails.text_search import NormalisedSearch, TextSearch
-from penstock.gateway.guardrails.views import TAGS, SearchText, search_texts_of, starts_like_json
 
 __all__ = ["StreamedText", "StreamedTexts"]
 
@@ -216,12 +216,14 @@ class StreamedText:
         """Search the held text together with the text before it that is not decided."""
         raw, text = self._raw, "".join(self._held)
         self._held = []
-        views: list[SearchText] = []
-        if search_texts_of(views, raw.text + text, DELTA, 0, raw.base, decode=self._is_json):
+        search_texts: list[SearchText] = []
+        if search_texts_of(search_texts, raw.text + text, DELTA, 0, raw.base, decode=self._is_json):
             self._chain.block_hidden_text()
-        for view, first, last, rule in self._chain.search(views, self._match_counts, self._budgets, after=raw.decided):
-            token = view.escape_token(rule.token) if view.level else self._token(rule)
-            self._add_mask(*view.source_span(first, last), rule, token)
+        for search_text, first, last, rule in self._chain.search(
+            search_texts, self._match_counts, self._budgets, after=raw.decided
+        ):
+            token = search_text.escape_token(rule.token) if search_text.level else self._token(rule)
+            self._add_mask(*search_text.source_span(first, last), rule, token)
         raw.skip(text)
         self._normal = None
 

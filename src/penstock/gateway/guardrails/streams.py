@@ -326,7 +326,8 @@ class StreamGuard:
         advice = "" if mode == "window" else "; `stream_mode: window` inspects streams of any length"
         log_operator_message(
             f"blocked a stream: it has more text than guardrail {names} may hold "
-            f"(guardrails.max_buffer_bytes: {self._limits.max_text_bytes}, {MAX_HELD_BYTES} bytes in all){advice}"
+            f"(guardrails.max_buffer_bytes: {self._limits.max_text_bytes}, {MAX_HELD_BYTES} bytes in all){advice}",
+            "warning",
         )
         return StreamBlocked(None, too_long=True)
 

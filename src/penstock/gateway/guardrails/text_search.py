@@ -17,6 +17,7 @@ from penstock.gateway.guardrails.events import DELTA
 from penstock.gateway.guardrails.inspection import MatchCounts
 from penstock.gateway.guardrails.normalise import IGNORABLE, TOO_MANY_IGNORABLES, normalise, normalised_starts
 from penstock.gateway.guardrails.search_budget import InspectionTimeout, SearchBudgets
+from penstock.gateway.guardrails.search_texts import DERIVED
 
 __all__ = ["NormalisedSearch", "TextSearch"]
 
@@ -166,7 +167,7 @@ class TextSearch:
                     break
                 start, end, first, last = match
                 if end == length and not final:
-                    return start  # the match may continue, whatever its configured length
+                    return start  # the match may continue, even beyond the configured length
                 cursor = end if end > start else start + 1
                 if rule.blocks:
                     rule.guard.record_block(self._match_counts, self._source)
@@ -209,7 +210,7 @@ class NormalisedSearch:
     __slots__ = ("_ignorables", "_pieces", "search")
 
     def __init__(self, raw: TextSearch) -> None:
-        self.search = raw.copy(DELTA + " view")
+        self.search = raw.copy(DELTA + DERIVED)
         self._pieces = deque([_Piece(raw.base, raw.base, raw.text)])
         self._ignorables = ""
 

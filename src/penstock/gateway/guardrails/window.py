@@ -22,7 +22,7 @@ from typing import Any
 from penstock.gateway.guardrails.chain import Blocked, Chain
 from penstock.gateway.guardrails.delta_template import DeltaTemplate
 from penstock.gateway.guardrails.events import Address, EventReader, single_piece_chunk
-from penstock.gateway.guardrails.inspection import MatchCounts
+from penstock.gateway.guardrails.inspection import MatchCounts, StreamBlocked
 from penstock.gateway.guardrails.offload import INLINE_BYTES, run_in_thread
 from penstock.gateway.guardrails.search_budget import SearchBudgets
 from penstock.gateway.guardrails.streamed_texts import StreamedText, StreamedTexts
@@ -35,7 +35,7 @@ from penstock.gateway.sse_frames import Frame, Part
 __all__ = ["WindowGuard"]
 
 _MAX_TEMPLATES = 16
-"""How often a stream may make a template: one whose events differ in other values makes them in vain."""
+"""How often a stream may make a template. Templates are useless if the events also differ in other values."""
 _LOOP_SHARE = 0.25
 """Share of `max_inspection_ms` for streams that are searched as they arrive, because most searches block the event loop."""
 
@@ -118,6 +118,8 @@ class WindowGuard(StreamGuard):
         self._size = self._text_size = 0
         self._started = False
         """True once text has been released."""
+        self._first_texts: list[_HeldEvent] = []
+        """The held events with text, until the stream has started."""
         self._template: tuple[DeltaTemplate, Address, StreamedText] | None = None
         """What the next event probably looks like, and its text."""
         self._templates = 0
@@ -160,13 +162,16 @@ class WindowGuard(StreamGuard):
                     self._inspect(self._event(frame))
                 elif clean := self._pass_if_clean(frame):
                     passed.append(clean)
-        except Blocked as blocked:
-            self._last_released = last_released
-            raise self._blocked(blocked) from None
-        if self._held or self._detached:
-            passed.append(self._release())
-            if self._is_over_limit():
-                passed.append(self._release_over_limit())
+                    continue
+                # The next event can be passed if none is held, which takes a fifth of the time.
+                passed.append(self._release(split=False))
+            if self._held or self._detached:
+                passed.append(self._release())
+                if self._is_over_limit():
+                    passed.append(self._release_over_limit())
+        except (Blocked, StreamBlocked) as blocked:
+            self._last_released = last_released  # nothing of `passed` is sent
+            raise (self._blocked(blocked) if isinstance(blocked, Blocked) else blocked) from None
         return passed[0] if len(passed) == 1 else b"".join(passed)
 
     async def finish(self, rest: Frame | None) -> bytes:
@@ -183,13 +188,17 @@ class WindowGuard(StreamGuard):
             self._streamed_texts.close(())
         except Blocked as blocked:
             raise self._blocked(blocked) from None
-        self._started = True
+        self._start()
         return self._release()
 
     def heartbeat(self) -> bytes:
         """Release the head of the stream, which is held for the first text, or else a comment."""
-        self._started = True
+        self._start()
         return self._release() or super().heartbeat()
+
+    def _start(self) -> None:
+        self._started = True
+        self._first_texts = []
 
     def _is_over_limit(self) -> bool:
         return self._size > MAX_HELD_BYTES or self._text_size > self._limits.max_text_bytes
@@ -275,17 +284,20 @@ class WindowGuard(StreamGuard):
         held = _HeldEvent(event, segments)
         self._held.append(held)
         self._count(held, 1)
+        if not self._started and (segments or event.has_complete_text):
+            self._first_texts.append(held)
 
     def _count(self, held: _HeldEvent, sign: int) -> None:
         self._size += sign * held.size
         self._text_size += sign * held.text_size
 
-    def _release(self) -> bytes:
+    def _release(self, *, split: bool = True) -> bytes:
+        """Return the events that can be released. Without `split`, none is split: the next event may decide its text."""
         held = self._held
         if not self._started and not self._can_start():
             return b""
         out = self._release_detached() if self._detached else []
-        while held and held[0].ready():
+        while held and (held[0].ready() if split else held[0].decided()):
             first = held.popleft()
             self._count(first, -1)
             if not first.decided():
@@ -311,11 +323,11 @@ class WindowGuard(StreamGuard):
         return out
 
     def _can_start(self) -> bool:
-        for held in self._held:
+        for held in self._first_texts:
             if not held.ready():
                 return False
             if any(map(_Segment.decided, held.segments)) or held.event.has_complete_text:
-                self._started = True
+                self._start()
                 return True
         return False
 
@@ -323,7 +335,7 @@ class WindowGuard(StreamGuard):
         """Release leading events without text, the only ones that may pass undecided. Raises if that is not enough."""
         if not all(map(_HeldEvent.ready, self._held)):
             raise self._too_long("window")
-        self._started = True
+        self._start()
         released = self._release()
         if self._is_over_limit():
             raise self._too_long("window")

@@ -28,6 +28,7 @@ _GROWTH_SLOTS = 256
 _MAX_SLOTS = 1 << 16
 _LENGTH = struct.Struct("<I")
 _EMPTY = _LENGTH.pack(0)
+_NEW_SLOTS = bytes(_GROWTH_SLOTS * _SLOT_BYTES)
 _NAME = re.compile(r"live-[0-9]+-[0-9]{20}-[0-9]+\.bin")
 
 
@@ -106,14 +107,15 @@ class LiveRequests:
             self._free = []
 
     def _grow(self) -> bool:
-        """Allocate more slots. Writing to a page without disk space would kill the process, so allocate them now."""
+        """Allocate more slots. Writing to a page without disk space would kill the process, so write zeros to them now."""
         if self._slots >= _MAX_SLOTS:
             return False
         slots = self._slots + _GROWTH_SLOTS
         try:
             if self._file < 0:
                 self._file = owned_file.create(self._path)
-            os.posix_fallocate(self._file, 0, slots * _SLOT_BYTES)
+            if os.write(self._file, _NEW_SLOTS) < len(_NEW_SLOTS):
+                return False
             previous, self._map = self._map, mmap.mmap(self._file, slots * _SLOT_BYTES)
         except OSError:
             return False
@@ -146,7 +148,7 @@ def read_lost(path: str) -> list[Entry]:
         data = file.read()
     decode = msgspec.msgpack.Decoder(_Start).decode
     entries = []
-    for offset in range(0, len(data), _SLOT_BYTES):
+    for offset in range(0, len(data) - len(data) % _SLOT_BYTES, _SLOT_BYTES):
         (length,) = _LENGTH.unpack_from(data, offset)
         begin = offset + _LENGTH.size
         if 0 < length <= _SLOT_BYTES - _LENGTH.size:

@@ -5,7 +5,7 @@ are moved and no worker owns it. After a crash, entries may be inserted again; t
 request ids exist. Positions are therefore kept in memory only. Requests that a killed worker was serving get an entry, too
 (`ledger.live_requests`).
 
-While the database is unavailable, the mover retries for ever at growing intervals, and the spool grows on disk. If the
+While the database is unavailable, the mover retries at growing intervals without end, and the spool grows on disk. If the
 database rejects an entry, the mover repairs it. If it is rejected again, the mover writes it to `refused.frames` in the
 spool folder and continues with the next entry.
 """

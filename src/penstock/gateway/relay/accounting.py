@@ -188,8 +188,13 @@ class Accounting:
     def record_stream(self, target: Target, reader: StreamReader, request: Request) -> None:
         self.entry.events = reader.events
         self.identify(target, reader.id, reader.finish)
+        started = reader.usage_at_start
         if reader.usage is not None:
             self.add_usage(reader.usage)
+        elif started is not None:  # only the output has to be estimated
+            started.output = max(started.output, reader.tokens)
+            self.add_usage(started)
+            self.entry.usage_source = "estimated"
         else:
             self.add_estimated_usage(request, reader.tokens)
 

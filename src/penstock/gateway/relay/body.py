@@ -10,7 +10,7 @@ import json
 import msgspec
 import orjson
 
-from penstock.gateway.dialects.base import Dialect, RequestBody
+from penstock.gateway.dialects.base import MAX_OUTPUT_TOKENS, Dialect, RequestBody
 from penstock.gateway.json_edits import MAX_BRACKETS, TooComplexError, set_member, top_level_spans, with_members
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.surrogates import replace_unpaired_surrogates
@@ -75,7 +75,7 @@ def read_body(data: bytes, dialect: Dialect, default_output: int) -> Request:
         _check_references(data, dialect)
     start, end = _model_span(decoded, raw)
     stream = members.stream is True
-    asked_output = dialect.output_limit(members, 0)
+    asked_output = _output_limit(dialect, members, 0)
     return Request(
         data,
         model,
@@ -83,7 +83,7 @@ def read_body(data: bytes, dialect: Dialect, default_output: int) -> Request:
         end,
         stream,
         asked_output,
-        asked_output or dialect.output_limit(members, default_output),
+        asked_output or _output_limit(dialect, members, default_output),
         dialect.references(members),
         _usage_options(dialect, members) if stream else None,
     )
@@ -96,6 +96,10 @@ def _check_references(data: bytes, dialect: Dialect) -> None:
     for name, key in dialect.reference_keys:
         if (is_escaped or data.count(key) > 1) and len(_spans(data, name)) > 1:
             raise _invalid(f"The request body has `{name}` more than once.", name)
+
+
+def _output_limit(dialect: Dialect, members: RequestBody, default: int) -> int:
+    return min(dialect.output_limit(members, default), MAX_OUTPUT_TOKENS)
 
 
 def _usage_options(dialect: Dialect, members: RequestBody) -> bytes | None:

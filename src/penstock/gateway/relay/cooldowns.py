@@ -1,8 +1,8 @@
 """Cooldowns: targets that failed recently and are not used for a while. All workers share them.
 
-A target is ejected after consecutive failures of different requests, so that one request that draws errors does not take
-a group out of service, and never as the last healthy target of its group. A `Retry-After` of the provider is followed at
-once.
+A target is ejected after consecutive failures of different requests, or at once for the time that the provider asks for
+(`Retry-After`). The last healthy target of a group is never ejected: no other could serve the requests, and a provider that
+refuses one of them, for example because it has many tokens, may serve the next one.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ import hashlib
 import mmap
 import os
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
 from penstock.gateway.relay.upstream import Target, UpstreamFailure
-from penstock.gateway.resources.snapshot import Model, ProviderKey
-from penstock.secrets import Secret
+from penstock.gateway.resources.snapshot import Model, ProviderKey, reveal_secret
 
 __all__ = ["Cooldowns", "shared_words"]
 
@@ -73,9 +71,11 @@ class Cooldowns:
         slot = self._slot(target)
         self._words[slot + _FAILURES] += 1
         self._words[-1] = 1
+        if not has_other:
+            return
         if rules.honor_retry_after and failure.retry_after_s is not None:
             seconds = failure.retry_after_s
-        elif self._words[slot + _FAILURES] >= rules.min_failures and has_other:
+        elif self._words[slot + _FAILURES] >= rules.min_failures:
             seconds = rules.default_seconds
         else:
             return
@@ -122,11 +122,5 @@ def _counts(failure: UpstreamFailure, model: Model) -> bool:
 
 def _digest(model: Model, key: ProviderKey) -> int:
     """Return a number, never 0, that all workers compute from the same definitions."""
-    data = msgspec.msgpack.encode((model, key), enc_hook=_reveal)
+    data = msgspec.msgpack.encode((model, key), enc_hook=reveal_secret)
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little") | 1
-
-
-def _reveal(value: Any) -> Any:
-    if isinstance(value, Secret):
-        return value.reveal()
-    raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Incremental decompression of streams. The gateway asks for none, but some servers compress all the same. No I/O."""
+"""Incremental decompression of streams. The gateway asks for uncompressed ones, but some servers ignore that. No I/O."""
 
 from __future__ import annotations
 

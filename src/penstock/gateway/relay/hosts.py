@@ -142,7 +142,7 @@ class Host:
         if pool is None:
             origin = Origin(self.name, self._port, family, address, self._tls)
             pool = self._pools[address] = _Pool(self._loop, origin, self._clock, self._wire_stats)
-        if self._retired:  # a request from before still resolves the name
+        if self._retired:  # a request that began before the reload still resolves the name
             pool.retire()
         else:
             pool.revive()

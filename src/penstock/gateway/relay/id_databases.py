@@ -122,7 +122,7 @@ def parse_line(line: bytes) -> IdRow | None:
     """Return the id, the key, the account and the time of a line; None for one that was cut, and for zeros."""
     try:
         response_id, key_id, account, at = orjson.loads(line)
-    except (orjson.JSONDecodeError, ValueError):
+    except (ValueError, TypeError):
         return None
     return response_id, key_id, account, at
 
@@ -141,7 +141,8 @@ class PostgresIds:
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK_ID,))
             # Only the newest row of an id: a statement cannot change a row twice.
             rows = (row for lines in logs() for line in lines.splitlines() if (row := parse_line(line)) is not None)
-            columns = list(zip(*{row[0]: row for row in rows}.values(), strict=True))
+            newest = {(stored := _stored_id(row[0])): (stored, *row[1:]) for row in rows}
+            columns = list(zip(*newest.values(), strict=True))
             if columns:
                 cursor.execute(
                     f"INSERT INTO {_TABLE} SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::float8[]) "  # noqa: S608
@@ -153,7 +154,7 @@ class PostgresIds:
     def find(self, response_id: str) -> tuple[str, str, float] | None:
         query = f"SELECT key_id, account, at FROM {_TABLE} WHERE id = %s"  # noqa: S608
         with self._transaction() as connection:
-            row = connection.execute(query, (response_id,)).fetchone()
+            row = connection.execute(query, (_stored_id(response_id),)).fetchone()
             return (row[0], row[1], row[2]) if row else None
 
     @contextlib.contextmanager
@@ -177,6 +178,11 @@ class PostgresIds:
             for statement in _POSTGRES_SCHEMA.strip().split(";\n"):
                 connection.execute(statement)
         return connection
+
+
+def _stored_id(response_id: str) -> str:
+    """Return an id as PostgreSQL stores it: its texts cannot contain NUL."""
+    return response_id.replace("\0", "\ufffd")
 
 
 def check_id_url(url: str | None) -> None:

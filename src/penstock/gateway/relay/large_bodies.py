@@ -103,7 +103,7 @@ async def large_message(request: Request, target: Target, usage_options: bytes |
 
 
 def is_large_reply(exchange: Exchange, headers: dict[bytes, bytes]) -> bool:
-    """Return True if `read_large_reply` has to be used. A compressed megabyte can have 256, which take a second."""
+    """Return True if `read_large_reply` has to be used. A compressed megabyte can expand to 256, which takes a second."""
     return exchange.bytes_received > LARGE_BYTES or b"content-encoding" in headers
 
 

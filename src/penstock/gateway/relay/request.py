@@ -539,8 +539,9 @@ class GatewayRequest:
 
     def _report_cut_stream(self, attempt: UpstreamAttempt, reader: StreamReader, failed: UpstreamFailure) -> None:
         """Report a failure with an event in the stream, whose head has been sent."""
-        targets = self._compiled.targets(self._model, self.dialect)
-        self._context.cooldowns.failed(attempt.target, failed, perf_counter(), targets)
+        if not self._shutting_down:
+            targets = self._compiled.targets(self._model, self.dialect)
+            self._context.cooldowns.failed(attempt.target, failed, perf_counter(), targets)
         refusal = shutting_down() if self._shutting_down else failed.refusal
         kind = refusal.type if self._shutting_down or failed.error == "timeout" else "stream_aborted"
         self.accounting.entry.attempts[-1].error = "timeout" if failed.error == "timeout" else "aborted"
@@ -553,7 +554,7 @@ class GatewayRequest:
             self.accounting.entry.guardrails += attempt.guard.hits
 
     def _record_lost_stream(self, attempt: UpstreamAttempt, reader: StreamReader) -> None:
-        """Record a stream of which the caller got nothing: the provider bills what was held back all the same."""
+        """Record a stream of which the caller got nothing: the provider also bills what was held back."""
         if reader.events:
             self._record_stream(attempt, reader)
 

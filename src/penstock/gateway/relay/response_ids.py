@@ -84,19 +84,21 @@ class ResponseIds:
         self._size = 0
         self._began = 0.0
         self._failed = False
+        self._move_failed = False
         # Also without logs: opening the database now keeps its memory out of the time under load.
-        self._thread.submit(self._move)
+        self._last_move = self._thread.submit(self._move)
 
     def record(self, response_id: str, key_id: str, account: str, now: float) -> None:
         """Record who made a response. The newest record of an id counts."""
         line = orjson.dumps((response_id, key_id, account, now), option=orjson.OPT_APPEND_NEWLINE)
         try:
-            if self._log is None or self._size + len(line) > LOG_BYTES or now - self._began > self._log_s:
+            if self._log is None or self._size + len(line) > LOG_BYTES or self._is_old(now):
                 self._rotate()
                 self._log = self._open()
         except OSError as error:
             if not self._failed:
-                log_operator_message(f"response ids cannot be recorded in {self._folder}: {error.strerror or error}")
+                reason = error.strerror or error
+                log_operator_message(f"response ids cannot be recorded in {self._folder}: {reason}", "error")
             self._failed = True
             return
         end = self._size + len(line)
@@ -114,13 +116,15 @@ class ResponseIds:
                 owner = await loop.run_in_executor(self._thread, self._find, response_id)
             return owner
         except OSError as error:
-            log_operator_message(f"response ids cannot be looked up in {self._folder}: {error}")
+            log_operator_message(f"response ids cannot be looked up in {self._folder}: {error}", "error")
             raise Refusal(503, "storage_unavailable", "The gateway cannot look up stored responses.") from None
 
     def tick(self, now: float) -> None:
         """Move the log into the database if it is old. Call this about once a second with the Unix time."""
-        if self._log is not None and now - self._began > self._log_s:
+        if self._is_old(now):
             self._rotate()
+        elif self._move_failed:
+            self._start_move()
 
     def close(self) -> None:
         """Move what this worker has recorded into the database."""
@@ -140,11 +144,21 @@ class ResponseIds:
         self._began = time.time()
         return log
 
+    def _is_old(self, now: float) -> bool:
+        """Return whether to move the log because of its age. While the database is unavailable it is filled first: a log
+        takes a megabyte and, when it is moved, a descriptor."""
+        return now - self._began > self._log_s and not self._move_failed
+
     def _rotate(self) -> None:
         log, self._log, self._size = self._log, None, 0
         if log is not None:
             log.close()
-            self._thread.submit(self._move)
+            self._start_move()
+
+    def _start_move(self) -> None:
+        # A move that has not begun takes all logs, so moves do not queue up while the database is slow.
+        if self._last_move.running() or self._last_move.done():
+            self._last_move = self._thread.submit(self._move)
 
     def _log_names(self) -> list[str]:
         """Return the names of all logs, the oldest first."""
@@ -160,9 +174,12 @@ class ResponseIds:
                 self._database.add(lambda: self._orphan_logs(orphans, opened), time.time() - self._ttl_s)
                 for path in orphans:
                     os.unlink(path)
+            self._move_failed = False
         except OSError as error:
             # The logs stay, and lookups read them. The next move takes them.
-            log_operator_message(f"response ids cannot be moved into the database: {error}")
+            if not self._move_failed:
+                log_operator_message(f"response ids cannot be moved into the database: {error}", "error")
+            self._move_failed = True
 
     def _orphan_logs(self, orphans: list[str], opened: contextlib.ExitStack) -> Iterator[bytes]:
         """Yield the lines of the logs that no worker owns in pieces, and add the paths of these logs to `orphans`."""

@@ -111,8 +111,8 @@ def _check(config: GatewayConfig, errors: ConfigErrors) -> None:
             ipaddress.ip_network(network, strict=False)
         except ValueError:
             errors.add(f"listen.trusted_proxies[{index}]", "is not a network such as 10.0.0.0/8")
-    if config.limits.redis_url is not None and _scheme(config.limits.redis_url) not in ("redis", "rediss", "unix"):
-        errors.add("limits.redis_url", "must begin with redis://, rediss:// or unix://")
+    if config.limits.redis_url is not None and (error := _redis_url_error(config.limits.redis_url)) is not None:
+        errors.add("limits.redis_url", error)
     if _scheme(config.ledger.url) not in ("sqlite", "postgresql", "postgres"):
         errors.add("ledger.url", "must begin with sqlite:/// or postgresql://")
     if config.responses.id_url is not None and _scheme(config.responses.id_url) not in ("postgresql", "postgres"):
@@ -132,6 +132,19 @@ def _scheme(url: str) -> str:
         return urlsplit(url).scheme
     except ValueError:
         return ""
+
+
+def _redis_url_error(url: str) -> str | None:
+    """Return why a URL does not name a Redis server, or None. The message does not quote the URL: it has a password."""
+    if _scheme(url) not in ("redis", "rediss", "unix"):
+        return "must begin with redis://, rediss:// or unix://"
+    from redis.asyncio.connection import parse_url  # takes 0.1 to 0.2 s
+
+    try:
+        parse_url(url)
+    except ValueError:
+        return "cannot be read; write @ / : # % in the user name or the password as %40 %2F %3A %23 %25"
+    return None
 
 
 def _resolve(config: GatewayConfig, folder: str) -> GatewayConfig:

@@ -10,14 +10,15 @@ import msgspec
 
 from penstock.gateway.resources.config import GatewayConfig
 
-__all__ = ["ConfigWatch", "applicable_config"]
+__all__ = ["ConfigWatch", "FileSignature", "applicable_config", "file_signature"]
 
 CHECK_S = 0.2
 
 _FIXED: Final = ("host", "port", "status_host", "status_port", "workers")
 """Settings in `listen` that the main process uses when it starts."""
 
-_Signature = tuple[tuple[int, int, int] | None, ...]
+FileSignature = tuple[int, int, int] | None
+"""Modification time, size and inode number of a file; None if it is missing."""
 
 
 class ConfigWatch:
@@ -50,14 +51,14 @@ class ConfigWatch:
 
     def _watched(self, config: GatewayConfig) -> tuple[str, ...]:
         tls = (config.listen.tls_cert, config.listen.tls_key)
-        self._tls = tuple(_stat(path) for path in tls if path is not None)
+        self._tls = tuple(file_signature(path) for path in tls if path is not None)
         return tuple(path for path in (self._path, *tls) if path is not None)
 
-    def _signature(self) -> _Signature:
-        return tuple(map(_stat, self._paths))
+    def _signature(self) -> tuple[FileSignature, ...]:
+        return tuple(map(file_signature, self._paths))
 
 
-def _stat(path: str) -> tuple[int, int, int] | None:
+def file_signature(path: str) -> FileSignature:
     try:
         status = os.stat(path)
     except OSError:

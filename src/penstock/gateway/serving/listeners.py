@@ -17,9 +17,10 @@ import msgspec
 from penstock.errors import UserError
 from penstock.gateway.resources.config import ListenConfig
 
-__all__ = ["BACKLOG", "Listeners", "cannot_listen", "stop_accepting"]
+__all__ = ["BACKLOG", "Listeners", "cannot_listen", "resolve", "stop_accepting"]
 
 BACKLOG = 2048
+_SETTING = "listen.port or with --port"
 
 
 class Listeners:
@@ -40,15 +41,15 @@ class Listeners:
             try:
                 listeners = cls._reserve(listen)
             except OSError as error:
-                raise cannot_listen(listen.host, listen.port, error, "listen.port or with --port") from None
+                raise cannot_listen(listen.host, listen.port, error, _SETTING) from None
         listeners._sockets += [listeners._bind() for _ in range(len(listeners._sockets), listen.workers)]
         return listeners
 
     @classmethod
     def _reserve(cls, listen: ListenConfig) -> Listeners:
-        family, kind, proto, _, address = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM)[0]
+        family, address = resolve(listen)
         # SO_REUSEPORT would also share the port with another gateway of this user; first bind without it to detect one.
-        with socket.socket(family, kind, proto) as exclusive:
+        with socket.socket(family, socket.SOCK_STREAM) as exclusive:
             exclusive.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             exclusive.bind(address)
             port = exclusive.getsockname()[1]
@@ -101,13 +102,22 @@ class Listeners:
         return msgspec.structs.replace(listen, host=self.host, port=self.port)
 
 
+def resolve(listen: ListenConfig) -> tuple[int, tuple[Any, ...]]:
+    """Return the family and the address to listen on. Raise UserError if the host is unknown."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError) as error:
+        raise cannot_listen(listen.host, listen.port, error, _SETTING) from None
+    return family, address
+
+
 def stop_accepting(listener: int, folder: str) -> None:
     """Let this process accept no more connections from a listening socket that other processes use, too.
 
     The server cannot stop accepting without closing the connections that it has just accepted. So replace its descriptors of
     the socket by a socket to which nobody can connect.
     """
-    inode = os.fstat(listener).st_ino
+    status = os.fstat(listener)
     path = os.path.join(folder, f"closed-{os.getpid()}")
     with socket.socket(socket.AF_UNIX) as unreachable:
         unreachable.setblocking(False)
@@ -116,11 +126,13 @@ def stop_accepting(listener: int, folder: str) -> None:
         unreachable.listen(1)
         for name in os.listdir("/dev/fd"):
             with contextlib.suppress(OSError):
-                if os.fstat(int(name)).st_ino == inode:
+                if os.path.samestat(os.fstat(int(name)), status):
                     os.dup2(unreachable.fileno(), int(name), inheritable=False)
 
 
-def cannot_listen(host: str, port: int, error: OSError, setting: str) -> UserError:
+def cannot_listen(host: str, port: int, error: OSError | UnicodeError, setting: str) -> UserError:
+    if isinstance(error, UnicodeError):
+        return UserError(f"cannot listen on {host}: it is not a host name")
     if isinstance(error, socket.gaierror):
         return UserError(f"cannot listen on {host}: {error.strerror}")
     if error.errno == errno.EADDRINUSE:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 import time
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from penstock.gateway.operator_log import OperatorLog
 from penstock.gateway.resources.config import GuardrailMode
 from penstock.gateway.resources.file import ResourceErrors, parse_resources, read_resources
 from penstock.gateway.resources.snapshot import Snapshot
+from penstock.gateway.serving.config_watch import FileSignature, file_signature
 from penstock.gateway.serving.runtime import Runtime, WorkerState
 
 __all__ = ["Reloader", "check_guardrails", "counts_text", "unknown_guardrails"]
@@ -25,8 +25,8 @@ RETRY_S = 1.0
 LAG_S = 5.0
 """Workers load new resources within 0.1 s. One that takes longer than this is reported."""
 
-Signature = tuple[tuple[int, int, int] | None, ...]
-"""Modification time, size and number of the resource file and of the key files, or None for a file that is missing."""
+Signature = tuple[FileSignature, ...]
+"""The signatures of the resource file and of the key files."""
 
 
 class Reloader:
@@ -95,7 +95,7 @@ class Reloader:
                 self._reload(requested=False)
 
     def _file_signature(self) -> Signature:
-        return tuple(map(_signature, (self._path, *self._key_files)))
+        return tuple(map(file_signature, (self._path, *self._key_files)))
 
     def _load(self, data: bytes) -> Snapshot:
         try:
@@ -111,7 +111,7 @@ class Reloader:
     def _watch_key_files(self, paths: tuple[str, ...]) -> None:
         if paths != self._key_files:
             self._key_files = paths
-            self._signature = (self._signature[0], *map(_signature, paths))
+            self._signature = (self._signature[0], *map(file_signature, paths))
 
     def _reload(self, *, requested: bool) -> None:
         self._signature = self._file_signature()  # before reading, so that a later change is noticed
@@ -212,14 +212,6 @@ def unknown_guardrails(snapshot: Snapshot, mode: GuardrailMode) -> list[str]:
         f"guardrails.max_lengths in gateway.yaml names '{name}', which is not a guardrail in {snapshot.source}"
         for name in sorted(unknown)
     ]
-
-
-def _signature(path: str) -> tuple[int, int, int] | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def counts(snapshot: Snapshot) -> dict[str, int]:

@@ -27,7 +27,7 @@ import msgspec
 
 from penstock.gateway import owned_file
 from penstock.gateway.resources.config import GatewayConfig
-from penstock.gateway.resources.snapshot import Snapshot
+from penstock.gateway.resources.snapshot import Snapshot, reveal_secret
 from penstock.secrets import Secret
 
 __all__ = ["Address", "GatewayState", "Runtime", "WorkerState", "running_gateways"]
@@ -146,7 +146,7 @@ class Runtime:
 
     def publish(self, snapshot: Snapshot, generation: int) -> None:
         """Make a snapshot the current one: workers use it for new requests."""
-        _write(self._snapshot_path(generation), msgspec.msgpack.encode(snapshot, enc_hook=_reveal))
+        _write(self._snapshot_path(generation), msgspec.msgpack.encode(snapshot, enc_hook=reveal_secret))
         self.state.publish(generation)
         with contextlib.suppress(FileNotFoundError):
             # A worker that misses this file reads the generation again and finds the newest snapshot.
@@ -205,12 +205,6 @@ def _write(path: str, data: bytes) -> None:
     with os.fdopen(file, "wb") as out:
         out.write(data)
     os.replace(path + ".new", path)
-
-
-def _reveal(value: Any) -> Any:
-    if isinstance(value, Secret):
-        return value.reveal()
-    raise NotImplementedError
 
 
 def _conceal(kind: type, value: Any) -> Any:

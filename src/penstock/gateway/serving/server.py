@@ -162,7 +162,7 @@ class Gateway:
                 lambda: (CONTENT_TYPE, metrics()),
                 inherited,
             )
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             raise cannot_listen(listen.status_host, listen.status_port, error, "listen.status_port") from None
         self.config = msgspec.structs.replace(
             self.config, listen=msgspec.structs.replace(listen, status_port=status.port)
@@ -204,7 +204,8 @@ class Gateway:
         config, fixed = applicable_config(previous, loaded)
         if fixed:
             log_operator_message(f"changes of {', '.join(fixed)} need a restart of the gateway", "warning")
-        if config == previous and not self._config_watch.files_changed(config):
+        files_changed = self._config_watch.files_changed(config)
+        if config == previous and not files_changed:
             return
         self.config = config
         runtime.replace_config(config)

@@ -18,7 +18,7 @@ import socket
 
 from penstock.errors import UserError
 from penstock.gateway.resources.config import ListenConfig
-from penstock.gateway.serving.listeners import Listeners
+from penstock.gateway.serving.listeners import Listeners, resolve
 from penstock.gateway.serving.runtime import Runtime, running_gateways
 
 __all__ = ["HandOver", "TakenOver", "take_over"]
@@ -50,7 +50,7 @@ class TakenOver:
 def take_over(listen: ListenConfig) -> TakenOver | None:
     """Return the sockets of the gateway that listens on this address; None if there is none."""
     for folder, running in running_gateways():
-        if (running.host, running.port) != (_resolve(listen.host), listen.port):
+        if (running.host, running.port) != (resolve(listen)[1][0], listen.port):
             continue
         if listen.workers < running.workers:
             raise UserError(
@@ -58,10 +58,6 @@ def take_over(listen: ListenConfig) -> TakenOver | None:
             )
         return _receive(os.path.join(folder, _CONTROL))
     return None
-
-
-def _resolve(host: str) -> str:
-    return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
 
 
 def _receive(path: str) -> TakenOver:

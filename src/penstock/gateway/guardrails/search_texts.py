@@ -1,9 +1,10 @@
-"""Views of a text: the strings in which guardrails search, each with a mapping of its positions back to the text.
+"""Search texts: the strings in which guardrails search for the matches in a text, each with a mapping of its positions back to
+the text.
 
 A text is searched as it is, in its normalised form, and with its JSON escapes decoded, level by level: tool arguments and
 outputs are JSON inside a string, where characters may be escaped, and non-ASCII ones usually are. The structure of such
 JSON is not parsed, because the text may be truncated. The payload of a `data:text/…` URL and text in invisible tag
-characters are views of their own. Plain ASCII without a backslash has a single view, the text itself.
+characters are search texts of their own. Plain ASCII without a backslash has a single search text, the text itself.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from penstock.gateway.guardrails.normalise import (
 )
 from penstock.gateway.guardrails.texts import InspectedText, TextRef, decode_payload
 
-__all__ = ["MAX_LEVELS", "SearchText", "build_search_texts", "escape", "search_texts_of", "starts_like_json"]
+__all__ = ["DERIVED", "MAX_LEVELS", "SearchText", "build_search_texts", "escape", "search_texts_of", "starts_like_json"]
 
 MAX_LEVELS = 8
 """JSON inside a string of JSON inside a string of JSON, and so on."""
 
-_VIEW = " view"
-"""Appended to the source once per view, so that a match found in several views counts once."""
+DERIVED = " derived"
+"""Appended to the source for each step of the derivation, so that a match found in several search texts counts once."""
 
 _JSON_START = re.compile(r'\s*+[{\["]')
 UNICODE_ESCAPE = re.compile(r"\\u[0-9a-fA-F]{4}")
@@ -57,7 +58,7 @@ def escape(text: str) -> str:
 
 
 class SearchText:
-    """A view: a string to search, and the mapping of its positions to the inspected text that it comes from."""
+    """A string to search, and the mapping of its positions to the inspected text that it comes from."""
 
     __slots__ = ("_base", "_parts", "_span", "_starts", "_starts_of", "accepts", "index", "level", "source", "text")
 
@@ -73,7 +74,7 @@ class SearchText:
         span: tuple[int, int] | None = None,
         parts: list[str] | None = None,
     ) -> None:
-        """`base` is the view that this one is derived from, or the offset in the inspected text. `starts_of` returns the
+        """`base` is the search text that this one is derived from, or the offset in the inspected text. `starts_of` returns the
         position in the base for each character. `span`: matches anywhere stand for this part of the base."""
         self.text = text
         self.source = source
@@ -119,92 +120,98 @@ class SearchText:
 
 
 def build_search_texts(texts: Sequence[InspectedText]) -> tuple[list[SearchText], bool]:
-    """Return the views of the texts, and whether a text hides more than the views show."""
-    views: list[SearchText] = []
+    """Return the search texts of the texts, and whether a text hides more than they show."""
+    search_texts: list[SearchText] = []
     hidden = False
     for index, inspected in enumerate(texts):
         if isinstance(inspected, TextRef):
-            hidden |= search_texts_of(views, inspected.text, inspected.source, index)
+            hidden |= search_texts_of(search_texts, inspected.text, inspected.source, index)
             continue
         strings = ["".join([ref.text for ref in part]) for part in inspected.parts]
         source = inspected.parts[0][0].source
         offset = 0
         for text in strings:
-            hidden |= search_texts_of(views, text, source, index, offset)
+            hidden |= search_texts_of(search_texts, text, source, index, offset)
             offset += len(text)
         if len(strings) > 1:
-            _add_joined(views, strings, source, index)
-    return views, hidden
+            _add_joined(search_texts, strings, source, index)
+    return search_texts, hidden
 
 
 def search_texts_of(
-    views: list[SearchText], text: str, source: str, index: int, offset: int = 0, *, decode: bool = False
+    search_texts: list[SearchText], text: str, source: str, index: int, offset: int = 0, *, decode: bool = False
 ) -> bool:
-    """Add the views of a text. Return whether it hides more than they show. `decode`: it is known to contain JSON."""
+    """Add the search texts of a text. Return whether it hides more than they show. `decode`: it is known to contain JSON."""
     root = SearchText(text, source, index, offset)
-    views.append(root)
+    search_texts.append(root)
     if text.isascii():
         if "\\" not in text and "data:" not in text and "DATA:" not in text:
             return False
         hidden = False
     else:
-        hidden = _add_normalised(views, root)
+        hidden = _add_normalised(search_texts, root)
     if "\\" in text and (decode or starts_like_json(text) or UNICODE_ESCAPE.search(text) is not None):
-        hidden |= _add_levels(views, root)
+        hidden |= _add_levels(search_texts, root)
     if "data:" in text or "DATA:" in text:
-        _add_data_urls(views, root)
+        _add_data_urls(search_texts, root)
     return hidden
 
 
-def _add_normalised(views: list[SearchText], base: SearchText) -> bool:
+def _add_normalised(search_texts: list[SearchText], base: SearchText) -> bool:
     text = base.text
     normal = normalise(text)
     if normal == text:
         return False
-    views.append(SearchText(normal, base.source + _VIEW, base.index, base, normalised_starts, level=base.level))
-    _add_tags(views, base)
+    search_texts.append(
+        SearchText(normal, base.source + DERIVED, base.index, base, normalised_starts, level=base.level)
+    )
+    _add_tags(search_texts, base)
     return TOO_MANY_IGNORABLES.search(text) is not None
 
 
-def _add_tags(views: list[SearchText], base: SearchText) -> None:
+def _add_tags(search_texts: list[SearchText], base: SearchText) -> None:
     for tags in TAGS.finditer(base.text):
         plain = "".join([chr(ord(character) - 0xE0000) for character in tags[0]])
-        views.append(SearchText(plain, base.source + _VIEW, base.index, base, level=base.level, span=tags.span()))
+        search_texts.append(
+            SearchText(plain, base.source + DERIVED, base.index, base, level=base.level, span=tags.span())
+        )
 
 
-def _add_levels(views: list[SearchText], root: SearchText) -> bool:
+def _add_levels(search_texts: list[SearchText], root: SearchText) -> bool:
     base = root
     hidden = False
     for level in range(1, MAX_LEVELS + 1):
         text = _ESCAPE.sub(_decode, base.text)
         if text == base.text:
             return hidden
-        base = SearchText(text, base.source + _VIEW, root.index, base, _unescaped_starts, level=level)
-        views.append(base)
+        base = SearchText(text, base.source + DERIVED, root.index, base, _unescaped_starts, level=level)
+        search_texts.append(base)
         if not text.isascii():
-            hidden |= _add_normalised(views, base)
+            hidden |= _add_normalised(search_texts, base)
         if "data:" in text:
-            _add_data_urls(views, base)
+            _add_data_urls(search_texts, base)
     return hidden or _DEEPER_ESCAPE.search(base.text) is not None
 
 
-def _add_data_urls(views: list[SearchText], base: SearchText) -> None:
+def _add_data_urls(search_texts: list[SearchText], base: SearchText) -> None:
     for url in DATA_URL.finditer(base.text):
         plain = decode_payload(url[2], encoded=url[1] is not None)
         if plain:
-            view = SearchText(plain, base.source + _VIEW, base.index, base, level=base.level, span=url.span())
-            views.append(view)
+            search_text = SearchText(plain, base.source + DERIVED, base.index, base, level=base.level, span=url.span())
+            search_texts.append(search_text)
             if not plain.isascii():
-                _add_normalised(views, view)
+                _add_normalised(search_texts, search_text)
 
 
-def _add_joined(views: list[SearchText], strings: list[str], source: str, index: int) -> None:
+def _add_joined(search_texts: list[SearchText], strings: list[str], source: str, index: int) -> None:
     joined = SearchText("".join(strings), source, index, parts=strings)
-    views.append(joined)
+    search_texts.append(joined)
     if not joined.text.isascii():
         normal = [normalise(text) for text in strings]
         if normal != strings:
-            views.append(SearchText("".join(normal), source + _VIEW, index, joined, normalised_starts, parts=normal))
+            search_texts.append(
+                SearchText("".join(normal), source + DERIVED, index, joined, normalised_starts, parts=normal)
+            )
 
 
 def _decode(match: re.Match[str]) -> str:
