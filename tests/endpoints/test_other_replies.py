@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.datasets.conversation import Turn
@@ -136,7 +137,58 @@ def test_drafts_of_an_image_are_no_images() -> None:
 
 def test_transcript_may_be_plain_text() -> None:
     assert read("audio_transcription", b"Good morning.\n").outputs == ["Good morning.\n"]
+    assert read("audio_transcription", b"1984").outputs == ["1984"]
     assert read("audio_transcription", {"text": "Good morning."}).outputs == ["Good morning."]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "messages",
+            r'{"content": [{"type": "text", "text": "a\ud83d"}, {"type": "tool_use", "input": {"x": "\ud83d"}}]}',
+        ),
+        ("raw", r'{"text": "a\ud83d"}'),
+        ("raw", r'{"error": "a\ud83d"}'),
+        ("audio_transcription", r'{"text": "a\ud83d"}'),
+        ("huggingface_generate", r'{"generated_text": "a\ud83d"}'),
+        ("image_generation", r'{"data": [{"b64_json": "AAAA", "revised_prompt": "a\ud83d"}]}'),
+    ],
+)
+def test_lone_surrogate_in_a_reply_can_be_logged(name: str, text: str) -> None:
+    """JSON may contain half of a surrogate pair, which UTF-8 cannot encode."""
+    reply = endpoint(name).read_body(text.encode())
+    assert any(reply.outputs) or reply.images or "a\ufffd" in str(reply.failure)
+    msgspec.msgpack.encode((reply.outputs, reply.failure, reply.items))
+
+
+@pytest.mark.parametrize(
+    ("name", "event"),
+    [
+        (
+            "messages",
+            r'{"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "a\ud83d"}}',
+        ),
+        ("raw", r'{"text": "a\ud83d"}'),
+        ("huggingface_generate", r'{"token": {"text": "a\ud83d"}}'),
+    ],
+)
+def test_lone_surrogate_in_a_stream_is_replaced(name: str, event: str) -> None:
+    reply = endpoint(name).read_stream(f"data: {event}\n\n".encode(), timed=True)
+    assert (reply.outputs, reply.failure) == (["a\ufffd"], None)
+
+
+def test_null_in_a_later_usage_of_a_message_stream_changes_no_count() -> None:
+    body = stream(
+        {"type": "message_start", "message": {"usage": {"input_tokens": 3, "cache_read_input_tokens": 4}}},
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "end_turn"},
+            "usage": {"input_tokens": None, "cache_read_input_tokens": None, "output_tokens": 9},
+        },
+    )
+    usage = endpoint("messages").read_stream(body, timed=True).usage
+    assert usage == Usage(prompt=7, completion=9, cache_read=4)
 
 
 def test_message_stream_gives_thinking_text_and_tool_calls_to_the_next_turn() -> None:

@@ -14,6 +14,7 @@ from penstock.endpoints.messages_replies import MESSAGE_EVENTS, read_any_usage, 
 from penstock.endpoints.openai_common import read_choices_body
 from penstock.endpoints.openai_streams import read_choices_stream
 from penstock.endpoints.openai_types import DONE, Chunk, error_failure
+from penstock.endpoints.parse_json import UNREADABLE, parse_json
 from penstock.endpoints.reply import Failure, Reply
 from penstock.endpoints.reply_errors import not_json
 from penstock.endpoints.responses_replies import read_response, read_response_stream
@@ -259,8 +260,8 @@ def _collect_texts(value: Any, texts: list[str], depth: int) -> None:
 def _parse(data: bytes) -> Any:
     """Return the JSON value, or None if the data is not JSON."""
     try:
-        return json.loads(data)
-    except (ValueError, RecursionError):
+        return parse_json(data)
+    except UNREADABLE:
         return None
 
 

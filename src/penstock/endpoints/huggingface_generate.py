@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ from penstock.datasets.conversation import Turn
 from penstock.endpoints.base import NO_HISTORY, Declaration, Endpoint, History
 from penstock.endpoints.json_replies import decode_reply
 from penstock.endpoints.openai_types import Chunk, decode_all, error_failure
+from penstock.endpoints.parse_json import decode_typed
 from penstock.endpoints.reply import Reply, Usage
 from penstock.settings.schema import EndpointSettings
 from penstock.wire import sse
@@ -43,7 +45,7 @@ class _Generated(msgspec.Struct):
     details: _Details | None = None
 
 
-_decode_event = msgspec.json.Decoder(_Event).decode
+_decode_event = partial(decode_typed, decoder=msgspec.json.Decoder(_Event))
 _decode_events = msgspec.json.Decoder(list[_Event]).decode
 _decoder = msgspec.json.Decoder(_Generated | list[_Generated])
 

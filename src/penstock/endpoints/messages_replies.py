@@ -69,7 +69,7 @@ def read_message_stream(events: list[Any], ends: list[int]) -> Reply:
             break
         text = thought = ""
         if kind == "message_start" and isinstance(event.get("message"), dict):
-            usage |= _object(event["message"], "usage")
+            usage |= _counts(event["message"])
             _read_metadata(reply, event["message"])
         elif kind == "content_block_start" and isinstance(event.get("content_block"), dict):
             block = event["content_block"]
@@ -86,7 +86,7 @@ def read_message_stream(events: list[Any], ends: list[int]) -> Reply:
             else:
                 reply.content += _string(delta, "text")
         elif kind == "message_delta":
-            usage |= _object(event, "usage")
+            usage |= _counts(event)
             reason = _object(event, "delta").get("stop_reason")
             if isinstance(reason, str):
                 reply.finish = [reason]
@@ -141,6 +141,11 @@ def read_any_usage(value: Any) -> Usage | None:
 def _string(fields: dict[str, Any], name: str) -> str:
     value = fields.get(name)
     return value if isinstance(value, str) else ""
+
+
+def _counts(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the usage of an event. A count may be null in a later event, which does not change it."""
+    return {name: count for name, count in _object(fields, "usage").items() if count is not None}
 
 
 def _object(fields: dict[str, Any], name: str) -> dict[str, Any]:
