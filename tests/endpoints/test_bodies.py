@@ -160,6 +160,12 @@ def test_input_text_returns_the_texts_of_a_body(name, sent, texts):
     assert endpoint(name).input_text(sent) == texts
 
 
+def test_system_prompt_is_sent_before_the_messages_of_a_trace() -> None:
+    turn = Turn(extra={"messages": [{"role": "user", "content": "Hi"}], "tools": []})
+    body = endpoint("chat").build(turn, "m", EndpointSettings(), History(system="Be brief."))
+    assert body["messages"] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+
+
 @pytest.mark.parametrize(("name", "path"), [("chat", "/v1/chat/completions"), ("completions", "/v1/completions")])
 def test_each_endpoint_has_its_path(name, path):
     built_in = endpoint(name)

@@ -33,6 +33,8 @@ class Chat(Endpoint):
             body["max_tokens" if settings.legacy_max_tokens else "max_completion_tokens"] = turn.output_tokens
         body |= settings.extra
         body |= turn.extra
+        if isinstance(messages := turn.extra.get("messages"), list):  # the whole prompt of a row of a trace
+            body["messages"] = [*_system_and_context(history), *messages]
         set_stream_options(body, per_chunk=settings.per_chunk_usage)
         return body
 
