@@ -6,6 +6,7 @@ installed vocabularies of Qwen it is written here.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -159,24 +160,41 @@ def _text(content: Any) -> str:
 
 
 def _compile(template: str, name: str) -> Any:
+    """Compile a template in an environment that renders like that of the transformers package."""
     from datetime import datetime
 
     from jinja2 import TemplateError
+    from jinja2.ext import Extension
     from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """The block `generation`, which marks replies for training and renders its content."""
+
+        tags = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: Any) -> Any:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
     def raise_exception(message: str) -> None:
         raise TemplateError(message)
 
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"], keep_trailing_newline=True
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
     )
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    environment.filters["tojson"] = lambda value, **_: msgspec.json.encode(value).decode()
+    environment.filters["tojson"] = _to_json
     try:
         return environment.from_string(template)
     except TemplateError as error:
         raise _missing(name, f"it is not a valid Jinja template ({error})") from None
+
+
+def _to_json(
+    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _content(path: str) -> bytes | None:
