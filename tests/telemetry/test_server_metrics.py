@@ -52,6 +52,14 @@ def test_restart_is_counted_and_loses_no_requests() -> None:
     assert result.concepts[URL]["requests"].total == 9
 
 
+@pytest.mark.parametrize(
+    ("type_", "line"), [("summary", 'delay{quantile="0.5"} %d\ndelay_sum 9\ndelay_count 3'), ("untyped", "delay %d")]
+)
+def test_quantile_or_untyped_value_that_falls_is_no_restart(type_: str, line: str) -> None:
+    pages = {at: f"# TYPE delay {type_}\n{line % value}\n" for at, value in ((90, 5), (200, 3), (300, 4), (450, 1))}
+    assert figures(pages).concepts[URL]["restarts"].total == 0
+
+
 def test_gauges_of_a_phase_shorter_than_the_interval_come_from_the_scrapes_around_it() -> None:
     result = figures({50: vllm(0, 8), 90: vllm(0, 1), 450: vllm(1, 3)})
     assert result.metrics["vllm:num_requests_waiting"].series[0].stats["avg"] == 2
