@@ -72,6 +72,11 @@ def test_times_after_the_values_are_not_values() -> None:
     assert figures(pages).metrics["depth"].series[0].stats["avg"] == 4
 
 
+def test_exemplars_are_not_values() -> None:
+    pages = {at: f'# TYPE d counter\nd_total{{a="b"}} 4 # {{trace="t"}} {at}\n' for at in (90, 200, 300)}
+    assert figures(pages).metrics["d"].series[0].stats["total"] == 0
+
+
 def histogram(counts: tuple[int, int, int], total: float) -> str:
     names = ("0.1", "1.0", "+Inf")
     lines = [f'd_bucket{{le="{name}"}} {count}' for name, count in zip(names, counts, strict=True)]
