@@ -178,6 +178,28 @@ def test_lone_surrogate_in_a_stream_is_replaced(name: str, event: str) -> None:
     assert (reply.outputs, reply.failure) == (["a\ufffd"], None)
 
 
+def test_huge_integer_in_a_tool_call_can_be_sent_back() -> None:
+    messages, history = endpoint("messages"), History()
+    reply = read("messages", {"content": [{"type": "tool_use", "name": "f", "input": {"n": 10**30}}]})
+    assert (reply.outputs, reply.failure) == ([f'f{{"n":{10**30}}}'], None)
+    messages.remember(history, Turn(texts=("a",)), reply, EndpointSettings())
+    sent = json.loads(messages.encode(messages.build(Turn(texts=("b",)), "m", EndpointSettings(), history)))
+    assert sent["messages"][1]["content"][0]["input"] == {"n": 1e30}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("messages", {"type": "content_block_delta", "index": [], "delta": {"text": "a"}}),
+        ("raw", {"token": {"text": 1}}),
+        ("huggingface_generate", {"token": {"text": "a"}, "details": {"generated_tokens": 10**30}}),
+    ],
+)
+def test_event_with_an_absurd_value_is_read(name: str, value: Any) -> None:
+    reply = endpoint(name).read_stream(stream(value), timed=True)
+    msgspec.msgpack.encode((reply.outputs, reply.usage, reply.failure))
+
+
 def test_null_in_a_later_usage_of_a_message_stream_changes_no_count() -> None:
     body = stream(
         {"type": "message_start", "message": {"usage": {"input_tokens": 3, "cache_read_input_tokens": 4}}},

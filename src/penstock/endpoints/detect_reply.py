@@ -171,7 +171,7 @@ def _read_value(value: Any, *, first: bool) -> tuple[str | None, int]:
     if vectors := _count_vectors(value):
         return None, vectors
     if isinstance(token := value.get("token"), dict):  # text-generation-inference repeats the whole text at the end
-        return None if token.get("special") else token.get("text"), 0
+        return None if token.get("special") else _find_text(token.get("text"), first=True), 0
     return _find_text(value, first=first), 0
 
 

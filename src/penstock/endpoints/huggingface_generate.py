@@ -13,6 +13,7 @@ from penstock.endpoints.json_replies import decode_reply
 from penstock.endpoints.openai_types import Chunk, decode_all, error_failure
 from penstock.endpoints.parse_json import decode_typed
 from penstock.endpoints.reply import Reply, Usage
+from penstock.endpoints.usage import Count
 from penstock.settings.schema import EndpointSettings
 from penstock.wire import sse
 
@@ -27,8 +28,8 @@ class _Token(msgspec.Struct):
 
 class _Details(msgspec.Struct):
     finish_reason: str | None = None
-    generated_tokens: int | None = None
-    input_length: int | None = None
+    generated_tokens: Count | None = None
+    input_length: Count | None = None
     prefill: list[Any] | None = None
 
 

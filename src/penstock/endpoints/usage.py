@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.endpoints.reply import Usage
 
-__all__ = ["WireUsage", "parse_usage", "read_usage"]
+__all__ = ["Count", "WireUsage", "parse_usage", "read_usage"]
 
 _MAX_COUNT = 1 << 62
 Count = Annotated[int, msgspec.Meta(ge=0, le=_MAX_COUNT)]
