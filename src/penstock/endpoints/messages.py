@@ -8,6 +8,7 @@ from typing import Any
 from penstock.datasets.conversation import Media, Turn
 from penstock.endpoints.base import NO_HISTORY, Declaration, Endpoint, History
 from penstock.endpoints.messages_replies import read_message, read_message_stream
+from penstock.endpoints.openai_common import tool_texts
 from penstock.endpoints.openai_types import DONE, Chunk, error_failure
 from penstock.endpoints.parse_json import UNREADABLE, parse_json
 from penstock.endpoints.reply import Failure, Reply
@@ -55,7 +56,7 @@ class Messages(Endpoint):
         history.items += [_message(turn), {"role": "assistant", "content": answer}]
 
     def input_text(self, body: dict[str, Any]) -> list[str]:
-        texts = _texts(body.get("system"))
+        texts = tool_texts(body) + _texts(body.get("system"))
         for message in body.get("messages") or []:
             texts += _texts(message.get("content"))
         return texts
