@@ -160,7 +160,7 @@ def test_stored_history_is_sent_as_previous_response_id(mock: Callable[..., Mock
         *(*RESPONSES, "--streaming", "--input-file", chained.folder / "inputs.json", "--use-server-token-count"),
         texts=None,
     )
-    assert "1 session(s) refer to replies that the recorded server has stored (previous_response_id)" in again.err
+    assert "1 session with a previous_response_id, the id of a reply that the recorded server has stored" in again.err
     assert again.summary["error_request_count"]["avg"] == 2
     assert "not found" in again.errors()[0]["message"]
 

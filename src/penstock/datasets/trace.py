@@ -26,6 +26,7 @@ from penstock.datasets.large_trace import CHECKED, LARGE, LateRows, file_contain
 from penstock.datasets.mooncake_rows import FORMS, read_rows
 from penstock.datasets.raw_payload import Lines
 from penstock.datasets.recording import BodyLocation, RecordedConversation, RecordingOptions, SourceFile, source_files
+from penstock.plural import counted
 from penstock.settings.schema import InputSettings, ScheduleSettings
 
 if TYPE_CHECKING:
@@ -79,8 +80,8 @@ class Trace:
         return self._lines.scanned
 
     def notes(self) -> list[str]:
-        dropped = [f"{self._dropped:,} row(s) lie outside of the requested part of the schedule."] * (self._dropped > 0)
-        return [*dropped, *self._late.notes(os.path.basename(self.files[0].path))]
+        dropped = f"Left out: {counted(self._dropped, 'row')} outside of the requested part of the schedule."
+        return [*([dropped] if self._dropped else []), *self._late.notes(os.path.basename(self.files[0].path))]
 
     def scan(self, options: RecordingOptions, errors: FileErrors) -> Iterator[RecordedConversation]:
         path, size = self.files[0].path, self.files[0].identity.size

@@ -18,6 +18,7 @@ from penstock.endpoints.parse_json import UNREADABLE, parse_json
 from penstock.endpoints.reply import Failure, Reply
 from penstock.endpoints.reply_errors import not_json
 from penstock.endpoints.responses_replies import read_response, read_response_stream
+from penstock.plural import counted
 from penstock.wire import sse
 
 __all__ = ["UNMATCHED_FIELD", "Extractor", "input_texts", "read_any_body", "read_any_stream"]
@@ -150,9 +151,8 @@ def _read_values(
         reply.outputs = ["".join(reply.texts)]
     elif extract is not None and not matched and reply.failure is None:
         if must_match:
-            reply.failure = Failure(
-                "NoMatch", f"The response_field matched nothing in {missed} part(s) of the reply.", "user"
-            )
+            parts = counted(missed, "part")
+            reply.failure = Failure("NoMatch", f"The response_field matched nothing in {parts} of the reply.", "user")
         else:
             reply.warnings = {UNMATCHED_FIELD: 1}
     if ends is None:
