@@ -19,7 +19,7 @@ from penstock.tokens import hub
 from penstock.tokens.tiktoken_vocabulary import TiktokenTokenizer
 from penstock.tokens.tokenizer import Source, Tokenizer
 
-__all__ = ["ChatTokenizer", "with_chat_template"]
+__all__ = ["ChatTokenizer", "RefusedMessagesError", "with_chat_template"]
 
 _FILES = ("chat_template.jinja", "tokenizer_config.json")
 _DOWNLOAD_S = 60.0
@@ -37,6 +37,10 @@ _QWEN_SYSTEM_PROMPTS = (
     (re.compile(r"Qwen/Qwen2(?![0-9.])"), "You are a helpful assistant."),
 )
 """System prompts that the templates of models add to a request without one. Qwen 3 adds none."""
+
+
+class RefusedMessagesError(UserError, ValueError):
+    """A chat template does not take the messages of a request. After a run, that request has no input length."""
 
 
 class ChatTokenizer:
@@ -81,7 +85,7 @@ class ChatTokenizer:
         return self._inner.decode(ids)
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Any = None) -> str:
-        """Return the text that the model reads. Raise UserError if the template does not take the messages."""
+        """Return the text that the model reads. Raise RefusedMessagesError if the template does not take the messages."""
         from jinja2 import TemplateError
 
         plain = [{**message, "content": _text(message.get("content"))} for message in messages]
@@ -92,7 +96,7 @@ class ChatTokenizer:
                 messages=plain, tools=tools, add_generation_prompt=True, **self._variables
             )
         except (TemplateError, TypeError, LookupError, ValueError) as error:
-            raise UserError(
+            raise RefusedMessagesError(
                 f"The chat template of the tokenizer '{self.name}' does not take these messages ({error}); leave out "
                 "--apply-chat-template."
             ) from None
