@@ -246,3 +246,21 @@ def test_turn_without_content_is_an_error_with_its_line(program: Program) -> Non
     run = program.profile("mock://", *RESPONSES, "--input-file", file, texts=None)
     assert run.status == 2
     assert "chats.jsonl:2: turn 2: it has no content: give it 'text', 'image' or 'audio'" in run.err
+
+
+@pytest.mark.parametrize(
+    ("turns", "noun"),
+    [
+        ('[{"role": "system", "text": "Be brief."}, {"text": "Hi"}]', "system prompts"),
+        ('[{"text": "Hi"}, {"text": "And?"}]', "conversations of several turns"),
+    ],
+)
+def test_content_that_an_endpoint_cannot_send_is_refused(program: Program, turns: str, noun: str) -> None:
+    file = program.folder / "chats.jsonl"
+    file.write_text(f'{{"turns": {turns}}}\n')
+    run = program.profile("mock://", "--endpoint-type", "completions", "--input-file", file, texts=None)
+    assert run.status == 2
+    assert (
+        f"The dataset has {noun}, which --endpoint-type completions cannot carry; use chat, responses or messages."
+        in run.err
+    )
