@@ -43,6 +43,12 @@ def test_results_without_text_are_counted(name: str, value: Any, results: int) -
     ("name", "value", "usage"),
     [
         ("embeddings", {"data": [], "usage": {"prompt_tokens": 4, "total_tokens": 4}}, Usage(prompt=4, total=4)),
+        ("embeddings", {"data": [], "usage": {"prompt_tokens": 4.0, "total_tokens": 4.5}}, Usage(prompt=4)),
+        (
+            "chat",
+            {"choices": [], "usage": {"prompt_tokens": 4.0, "prompt_tokens_details": {"cached_tokens": 2.0}}},
+            Usage(prompt=4, cache_read=2),
+        ),
         ("nim_rankings", {"rankings": [], "usage": {"prompt_tokens": 4, "total_tokens": 4}}, Usage(prompt=4, total=4)),
         (
             "image_generation",
