@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.errors import UserError
 
@@ -17,21 +17,23 @@ if TYPE_CHECKING:
 
 __all__ = ["ENDPOINTS", "FORMATS", "METRICS", "broken_plugin", "load_plugins"]
 
+T = TypeVar("T")
+
 ENDPOINTS = "penstock.endpoints"
 FORMATS = "penstock.dataset_formats"
 METRICS = "penstock.metrics"
 
 
-def load_plugins(group: str, kind: type, noun: str) -> dict[str, Any]:
-    """Return the objects of a group by name, which are instances of `kind`. Raise UserError for one that cannot be used.
+def load_plugins(group: str, kind: type[T], noun: str) -> list[tuple[str, T]]:
+    """Return the objects of a group with their names. Raise UserError for one that is no `kind` or cannot be loaded.
 
     `noun` says in messages what a plugin is.
     """
     if not _is_mentioned(group):
-        return {}
+        return []
     from importlib.metadata import entry_points
 
-    loaded: dict[str, Any] = {}
+    loaded: list[tuple[str, T]] = []
     for plugin in entry_points(group=group):
         try:
             value = plugin.load()
@@ -39,7 +41,7 @@ def load_plugins(group: str, kind: type, noun: str) -> dict[str, Any]:
             raise broken_plugin(plugin, noun, error) from error
         if not isinstance(value, kind):
             raise broken_plugin(plugin, noun, TypeError(f"it is not a {kind.__name__}"))
-        loaded[plugin.name] = value
+        loaded.append((plugin.name, value))
     return loaded
 
 

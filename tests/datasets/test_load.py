@@ -90,3 +90,6 @@ def test_system_prompt_is_added_to_the_conversations_of_a_file(tmp_path: Path) -
     path.write_text('{"turns": [{"role": "system", "text": "x"}, {"text": "one"}], "session_id": "s"}\n')
     with pytest.raises(UserError, match="The conversation 's' of the file has a system prompt of its own"):
         load(InputSettings(file=str(path), system="Be brief."), 1, no_tokenizer)
+    path.write_text('{"messages": [{"role": "system", "content": "x"}], "session_id": "s"}\n')
+    with pytest.raises(UserError, match="The conversation 's' of the file has a system prompt of its own"):
+        load(InputSettings(file=str(path), format="mooncake_trace", system="Be brief."), 1, no_tokenizer)

@@ -56,6 +56,14 @@ def test_request_has_one_line_of_each_file_of_a_folder(tmp_path: Path) -> None:
     assert {tuple(turn.extra.items()) for turn in turns} == {(("k", 1), ("l", 4)), (("k", 2), ("l", 4))}
 
 
+def test_pools_of_a_folder_give_their_names_to_texts_without_one(tmp_path: Path) -> None:
+    (tmp_path / "passages.jsonl").write_text('{"texts": ["a", "b"]}\n')
+    (tmp_path / "queries.jsonl").write_text('{"text": "q"}\n')
+    (tmp_path / "rest.jsonl").write_text('{"texts": [{"name": "passage", "contents": ["c"]}]}\n')
+    (turn,) = turns_of(tmp_path, entries=1)
+    assert (turn.texts, turn.text_names) == (("a", "b", "q", "c"), ("passages", "passages", "queries", "passage"))
+
+
 def test_pool_is_detected_by_the_type_in_its_first_line(tmp_path: Path) -> None:
     path = tmp_path / "pool.jsonl"
     path.write_text('{"type": "random_pool", "text": "a"}\n')

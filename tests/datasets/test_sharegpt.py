@@ -52,6 +52,12 @@ def test_number_of_prompts_is_limited_and_reported(tmp_path: Path, spaces: Token
     assert len(turns(spaces, file=path, format="sharegpt", entries=1100)) == 1100
 
 
+def test_half_of_a_surrogate_pair_does_not_make_the_file_unreadable(tmp_path: Path, spaces: Tokenizer) -> None:
+    path = tmp_path / "s.json"
+    path.write_text(r'[{"conversations": [{"value": "a b c \ud83d"}, {"value": "d e f g"}]}]')
+    assert [turn.texts for turn in turns(spaces, file=str(path))] == [("a b c ?",)]
+
+
 def test_conversation_of_one_message_is_left_out(tmp_path: Path, spaces: Tokenizer) -> None:
     path = tmp_path / "s.json"
     path.write_text('[{"conversations": [{"value": "a b c d e"}]}, {"conversations": []}]')

@@ -43,6 +43,12 @@ def test_burst_gpt_has_seconds_and_leaves_out_failed_requests(tmp_path: Path) ->
     assert found.note == "Left out: 1 row without input or output tokens, which stand for failed requests."
 
 
+def test_header_of_a_csv_file_may_be_quoted(tmp_path: Path) -> None:
+    header = ",".join(f'"{name}"' for name in BURST.strip().split(","))
+    found = read(tmp_path, f'{header}\n"5","ChatGPT","472","18","490","API log"\n')
+    assert shape(found.conversations) == [(5000, PromptShape(472), 18)]
+
+
 @pytest.mark.parametrize("zone", ["", "+00:00"])
 def test_azure_trace_has_dates(tmp_path: Path, zone: str) -> None:
     text = f"{AZURE}2023-11-16 18:17:03.9799600{zone},4808,10\r\n2023-11-16 18:17:04.0319600{zone},110,27\r\n"
@@ -63,6 +69,29 @@ def test_chains_of_bailian_requests_are_conversations(tmp_path: Path) -> None:
     }
     assert not any(each.accumulate for each in found.conversations)
     assert (found.block_size, read(tmp_path, text, block_size=8).block_size) == (16, 8)
+
+
+def test_bailian_request_without_a_parent_has_seconds(tmp_path: Path) -> None:
+    found = read(tmp_path, chat(1).replace('"parent_chat_id": -1, ', ""))
+    assert (shape(found.conversations), found.block_size) == ([(1500, PromptShape(10, (1,)), 3)], 16)
+
+
+def test_first_row_of_a_mooncake_trace_may_be_broken(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        read(tmp_path, 'oops\n{"input_length": 30}\n{"input_length": 0}\n', "mooncake_trace")
+    assert str(caught.value).splitlines()[1:] == [
+        "  t.data:1: not valid JSON (expecting value, column 1)",
+        "  t.data:3: 'input_length' should be a whole number >= 1",
+    ]
+
+
+@pytest.mark.parametrize(("time", "timed"), [("1.5", True), ("null", False)])
+def test_null_is_no_timestamp(tmp_path: Path, time: str, timed: bool) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text(f'{{"timestamp": {time}, "input_length": 30}}\n')
+    has_times = lookup("mooncake_trace").has_times
+    assert has_times is not None
+    assert has_times(str(path)) is timed
 
 
 @pytest.mark.parametrize(

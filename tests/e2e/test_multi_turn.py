@@ -160,7 +160,7 @@ def test_stored_history_is_sent_as_previous_response_id(mock: Callable[..., Mock
         *(*RESPONSES, "--streaming", "--input-file", chained.folder / "inputs.json", "--use-server-token-count"),
         texts=None,
     )
-    assert "1 session(s) refer to replies that the recorded server has stored (previous_response_id)" in again.err
+    assert "1 session with a previous_response_id, the id of a reply that the recorded server has stored" in again.err
     assert again.summary["error_request_count"]["avg"] == 2
     assert "not found" in again.errors()[0]["message"]
 
@@ -246,3 +246,21 @@ def test_turn_without_content_is_an_error_with_its_line(program: Program) -> Non
     run = program.profile("mock://", *RESPONSES, "--input-file", file, texts=None)
     assert run.status == 2
     assert "chats.jsonl:2: turn 2: it has no content: give it 'text', 'image' or 'audio'" in run.err
+
+
+@pytest.mark.parametrize(
+    ("turns", "noun"),
+    [
+        ('[{"role": "system", "text": "Be brief."}, {"text": "Hi"}]', "system prompts"),
+        ('[{"text": "Hi"}, {"text": "And?"}]', "conversations of several turns"),
+    ],
+)
+def test_content_that_an_endpoint_cannot_send_is_refused(program: Program, turns: str, noun: str) -> None:
+    file = program.folder / "chats.jsonl"
+    file.write_text(f'{{"turns": {turns}}}\n')
+    run = program.profile("mock://", "--endpoint-type", "completions", "--input-file", file, texts=None)
+    assert run.status == 2
+    assert (
+        f"The dataset has {noun}, which --endpoint-type completions cannot carry; use chat, responses or messages."
+        in run.err
+    )

@@ -417,7 +417,7 @@ def test_recorded_requests_are_sent_at_their_times(program: Program, mock) -> No
     assert [t["body_sha256"] for t in server.logged_requests()] == [
         sha256(line[line.index(b'"payload": ') + 11 : -1]).hexdigest() for line in (lines[3], lines[2], lines[0])
     ]
-    assert "2 row(s) lie outside" in done.err
+    assert "Left out: 2 rows outside" in done.err
     assert {"replay_sched_lag_p50", "replay_sched_lag_p99", "replay_sched_degraded"} <= done.summary.keys()
     assert done.summary["input_config"]["phases"][0]["type"] == "fixed_schedule"
     assert "after their recorded times." in done.out
@@ -494,5 +494,5 @@ def test_repeated_session_id_is_a_warning(program: Program, capture: Capture) ->
     )
     done = replay(program, capture.url, path)
     assert done.status == 0, done
-    assert "Note: inputs.json: 1 session(s) have the id of an earlier one (line 3)" in done.err
+    assert "Note: inputs.json: 1 session with the id of an earlier one (line 3)" in done.err
     assert len(capture.requests) == 2

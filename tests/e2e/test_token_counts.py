@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+from tokenizers import Tokenizer, models
 
 from penstock.tokens.chat_template import with_chat_template
 from penstock.tokens.tiktoken_vocabulary import open_builtin
@@ -42,6 +45,20 @@ def test_input_length_includes_the_chat_template(mock, program):
     counts = [chat.count(chat.render(body["messages"])) for body in outcome.inputs]
     assert sorted(outcome.values("input_sequence_length")) == sorted(counts)
     assert sorted(counts)[:2] == [40, 40]
+
+
+def test_messages_that_the_chat_template_refuses_do_not_end_the_report(mock, program, tmp_path):
+    inner = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
+    inner.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "chat_template.jinja").write_text(
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ messages[0].content }}"
+    )
+    bodies = [{"model": "m", "messages": [{"role": role, "content": "Hello"}]} for role in ("system", "user")]
+    (tmp_path / "bodies.jsonl").write_text("".join(json.dumps(body) + "\n" for body in bodies))
+    flags = ["--input-file", tmp_path / "bodies.jsonl", "--tokenizer", tmp_path, "--apply-chat-template"]
+    outcome = program.profile(mock().url, *flags, texts=None)
+    assert outcome.status == 0, outcome
+    assert outcome.values("input_sequence_length") == [1]
 
 
 def test_per_chunk_usage_counts_the_tokens_of_the_first_chunk(mock, program):

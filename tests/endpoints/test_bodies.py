@@ -149,6 +149,10 @@ def test_completions_body_has_the_documented_form(turn, settings, expected):
         ("chat", {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}, ["a", "b"]),
         ("chat", {"messages": [{"content": [{"type": "text", "text": "a"}, {"type": "image_url"}]}]}, ["a"]),
         ("chat", {"messages": [{"role": "assistant", "content": None, "tool_calls": []}]}, []),
+        ("chat", {"messages": [{"content": "a"}], "tools": [{"type": "function"}]}, ['{"type":"function"}', "a"]),
+        ("responses", {"input": "a", "tools": [{"type": "function"}]}, ['{"type":"function"}', "a"]),
+        ("messages", {"messages": [{"content": "a"}], "tools": [{"name": "f"}]}, ['{"name":"f"}', "a"]),
+        ("chat", {"messages": [], "tools": None}, []),
         ("chat", {}, []),
         ("completions", {"prompt": "a"}, ["a"]),
         ("completions", {"prompt": ["a", "b"]}, ["a", "b"]),
@@ -158,6 +162,12 @@ def test_completions_body_has_the_documented_form(turn, settings, expected):
 )
 def test_input_text_returns_the_texts_of_a_body(name, sent, texts):
     assert endpoint(name).input_text(sent) == texts
+
+
+def test_system_prompt_is_sent_before_the_messages_of_a_trace() -> None:
+    turn = Turn(extra={"messages": [{"role": "user", "content": "Hi"}], "tools": []})
+    body = endpoint("chat").build(turn, "m", EndpointSettings(), History(system="Be brief."))
+    assert body["messages"] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
 
 
 @pytest.mark.parametrize(("name", "path"), [("chat", "/v1/chat/completions"), ("completions", "/v1/completions")])

@@ -44,6 +44,12 @@ def body(name: str, turn: Turn, history: History = NO_HISTORY, **settings: Any) 
         ),
         ("hf_tei_rankings", RANKING, {}, '{"query":"q","texts":["a","b"]}'),
         (
+            "hf_tei_rankings",
+            Turn(texts=("q", "a"), text_names=("1", "2")),
+            {},
+            '{"query":"q","texts":["a"]}',
+        ),
+        (
             "messages",
             LIMITED,
             {"streaming": True},

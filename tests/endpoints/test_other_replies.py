@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.datasets.conversation import Turn
@@ -42,6 +43,12 @@ def test_results_without_text_are_counted(name: str, value: Any, results: int) -
     ("name", "value", "usage"),
     [
         ("embeddings", {"data": [], "usage": {"prompt_tokens": 4, "total_tokens": 4}}, Usage(prompt=4, total=4)),
+        ("embeddings", {"data": [], "usage": {"prompt_tokens": 4.0, "total_tokens": 4.5}}, Usage(prompt=4)),
+        (
+            "chat",
+            {"choices": [], "usage": {"prompt_tokens": 4.0, "prompt_tokens_details": {"cached_tokens": 2.0}}},
+            Usage(prompt=4, cache_read=2),
+        ),
         ("nim_rankings", {"rankings": [], "usage": {"prompt_tokens": 4, "total_tokens": 4}}, Usage(prompt=4, total=4)),
         (
             "image_generation",
@@ -136,7 +143,80 @@ def test_drafts_of_an_image_are_no_images() -> None:
 
 def test_transcript_may_be_plain_text() -> None:
     assert read("audio_transcription", b"Good morning.\n").outputs == ["Good morning.\n"]
+    assert read("audio_transcription", b"1984").outputs == ["1984"]
     assert read("audio_transcription", {"text": "Good morning."}).outputs == ["Good morning."]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "messages",
+            r'{"content": [{"type": "text", "text": "a\ud83d"}, {"type": "tool_use", "input": {"x": "\ud83d"}}]}',
+        ),
+        ("raw", r'{"text": "a\ud83d"}'),
+        ("raw", r'{"error": "a\ud83d"}'),
+        ("audio_transcription", r'{"text": "a\ud83d"}'),
+        ("huggingface_generate", r'{"generated_text": "a\ud83d"}'),
+        ("image_generation", r'{"data": [{"b64_json": "AAAA", "revised_prompt": "a\ud83d"}]}'),
+    ],
+)
+def test_lone_surrogate_in_a_reply_can_be_logged(name: str, text: str) -> None:
+    """JSON may contain half of a surrogate pair, which UTF-8 cannot encode."""
+    reply = endpoint(name).read_body(text.encode())
+    assert any(reply.outputs) or reply.images or "a\ufffd" in str(reply.failure)
+    msgspec.msgpack.encode((reply.outputs, reply.failure, reply.items))
+
+
+@pytest.mark.parametrize(
+    ("name", "event"),
+    [
+        (
+            "messages",
+            r'{"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "a\ud83d"}}',
+        ),
+        ("raw", r'{"text": "a\ud83d"}'),
+        ("huggingface_generate", r'{"token": {"text": "a\ud83d"}}'),
+    ],
+)
+def test_lone_surrogate_in_a_stream_is_replaced(name: str, event: str) -> None:
+    reply = endpoint(name).read_stream(f"data: {event}\n\n".encode(), timed=True)
+    assert (reply.outputs, reply.failure) == (["a\ufffd"], None)
+
+
+def test_huge_integer_in_a_tool_call_can_be_sent_back() -> None:
+    messages, history = endpoint("messages"), History()
+    reply = read("messages", {"content": [{"type": "tool_use", "name": "f", "input": {"n": 10**30}}]})
+    assert (reply.outputs, reply.failure) == ([f'f{{"n":{10**30}}}'], None)
+    messages.remember(history, Turn(texts=("a",)), reply, EndpointSettings())
+    sent = json.loads(messages.encode(messages.build(Turn(texts=("b",)), "m", EndpointSettings(), history)))
+    assert sent["messages"][1]["content"][0]["input"] == {"n": 1e30}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("messages", {"type": "content_block_delta", "index": [], "delta": {"text": "a"}}),
+        ("raw", {"token": {"text": 1}}),
+        ("huggingface_generate", {"token": {"text": "a"}, "details": {"generated_tokens": 10**30}}),
+    ],
+)
+def test_event_with_an_absurd_value_is_read(name: str, value: Any) -> None:
+    reply = endpoint(name).read_stream(stream(value), timed=True)
+    msgspec.msgpack.encode((reply.outputs, reply.usage, reply.failure))
+
+
+def test_null_in_a_later_usage_of_a_message_stream_changes_no_count() -> None:
+    body = stream(
+        {"type": "message_start", "message": {"usage": {"input_tokens": 3, "cache_read_input_tokens": 4}}},
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "end_turn"},
+            "usage": {"input_tokens": None, "cache_read_input_tokens": None, "output_tokens": 9},
+        },
+    )
+    usage = endpoint("messages").read_stream(body, timed=True).usage
+    assert usage == Usage(prompt=7, completion=9, cache_read=4)
 
 
 def test_message_stream_gives_thinking_text_and_tool_calls_to_the_next_turn() -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from penstock.datasets.conversation import Media, Turn
+from penstock.endpoints.base import History
+from penstock.endpoints.reply import Reply
 from penstock.endpoints.template import Template
 from penstock.errors import UserError
 from penstock.settings.pairs import extra_fields
@@ -40,6 +42,20 @@ def test_template_variables_have_their_values() -> None:
         "j": 2,
         "top_k": 3,
     }
+
+
+def test_turns_of_a_template_are_the_conversation_so_far() -> None:
+    template, history, reply = Template(), History(), Reply()
+    reply.outputs = ["Hello!"]
+    text = '[{% for each in turns %}"{{ each.role }}: {{ each.texts[0] }}"{{ "," if not loop.last }}{% endfor %}]'
+    settings = EndpointSettings(type="template", extra={"payload_template": text})
+    assert template.build(Turn(texts=("Hi",)), "m", settings, history) == ["user: Hi"]
+    template.remember(history, Turn(texts=("Hi",)), reply, settings)
+    assert template.build(Turn(texts=("And?",)), "m", settings, history) == [
+        "user: Hi",
+        "assistant: Hello!",
+        "user: And?",
+    ]
 
 
 def test_template_may_be_a_name_or_a_file(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.telemetry.prometheus import parse_page
+from penstock.telemetry.prometheus import Family, parse_page
 
 
 def test_page_of_the_client_library_is_read_as_the_library_reads_it() -> None:
@@ -36,11 +36,18 @@ def test_page_of_the_client_library_is_read_as_the_library_reads_it() -> None:
         ("up 1 1700000000000", "up", {}, 1),
         ('a{le="+Inf",} +Inf', "a", {"le": "+Inf"}, math.inf),
         ('a_total{x="1"} 5 # {trace="t"} 0.3', "a_total", {"x": "1"}, 5),
+        ('a{x="1 # } 2"} 5', "a", {"x": "1 # } 2"}, 5),
+        ('a {x="1"}\t5', "a", {"x": "1"}, 5),
     ],
 )
 def test_forms_of_a_line(line: str, name: str, labels: dict[str, str], value: float) -> None:
     ((series, found),) = parse_page(line).values()
     assert (series.name, series.labels, found) == (name, labels, value)
+
+
+def test_words_of_a_comment_may_be_separated_by_any_white_space() -> None:
+    ((series, _),) = parse_page("#  TYPE\ta  gauge\n# HELP a  The depth.\n#\na 1").values()
+    assert series.family == Family("a", "gauge", "The depth.")
 
 
 def test_other_text_has_no_series() -> None:

@@ -52,6 +52,14 @@ def test_restart_is_counted_and_loses_no_requests() -> None:
     assert result.concepts[URL]["requests"].total == 9
 
 
+@pytest.mark.parametrize(
+    ("type_", "line"), [("summary", 'delay{quantile="0.5"} %d\ndelay_sum 9\ndelay_count 3'), ("untyped", "delay %d")]
+)
+def test_quantile_or_untyped_value_that_falls_is_no_restart(type_: str, line: str) -> None:
+    pages = {at: f"# TYPE delay {type_}\n{line % value}\n" for at, value in ((90, 5), (200, 3), (300, 4), (450, 1))}
+    assert figures(pages).concepts[URL]["restarts"].total == 0
+
+
 def test_gauges_of_a_phase_shorter_than_the_interval_come_from_the_scrapes_around_it() -> None:
     result = figures({50: vllm(0, 8), 90: vllm(0, 1), 450: vllm(1, 3)})
     assert result.metrics["vllm:num_requests_waiting"].series[0].stats["avg"] == 2
@@ -62,6 +70,11 @@ def test_times_after_the_values_are_not_values() -> None:
         at: f'# TYPE depth gauge\ndepth 4 {1_700_000_000_000 + at}\nother{{a="b"}} 1 {at}\n' for at in (90, 200, 300)
     }
     assert figures(pages).metrics["depth"].series[0].stats["avg"] == 4
+
+
+def test_exemplars_are_not_values() -> None:
+    pages = {at: f'# TYPE d counter\nd_total{{a="b"}} 4 # {{trace="t"}} {at}\n' for at in (90, 200, 300)}
+    assert figures(pages).metrics["d"].series[0].stats["total"] == 0
 
 
 def histogram(counts: tuple[int, int, int], total: float) -> str:

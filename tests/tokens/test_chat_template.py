@@ -78,6 +78,20 @@ def test_template_is_read_from_the_folder_of_the_tokenizer(tmp_path: Path, place
 
 
 @pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{{ tools | tojson }}", '[{"name": "é<"}]'),
+        ("{{ tools[0] | tojson(indent=2) }}", '{\n  "name": "é<"\n}'),
+        ("{{ messages[0].role }}\n", "user"),
+        ("{% generation %}{{ messages[0].role }}{% endgeneration %}", "user"),
+    ],
+)
+def test_template_renders_like_that_of_the_transformers_package(qwen: ChatTokenizer, template: str, text: str) -> None:
+    chat = ChatTokenizer(qwen, template, {})
+    assert chat.render([USER], [{"name": "é<"}]) == text
+
+
+@pytest.mark.parametrize(
     ("config", "reason"),
     [
         (None, "neither chat_template.jinja nor tokenizer_config.json has one"),

@@ -63,7 +63,7 @@ def _read(path: str, settings: InputSettings) -> Contents:
 
 
 def _matches(first: dict[str, Any]) -> bool:
-    return {"chat_id", "parent_chat_id", "input_length"} <= first.keys()
+    return {"chat_id", "timestamp", "input_length", "output_length"} <= first.keys()
 
 
 FORMAT = Format(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -12,12 +12,12 @@ from penstock.datasets.sonnets import LINES
 from penstock.datasets.word_lists import ADJECTIVES, NOUNS, TRANSITIVE
 from penstock.tokens.tokenizer import Tokenizer
 
-__all__ = ["Corpus", "corpus"]
+__all__ = ["PRECEDING_TEXT", "Corpus", "corpus", "count_after_text"]
 
 _RANDOM_WORDS = 2048
 """Different tokens in the prompts of the corpus `random`."""
 _CANDIDATES = 8 * _RANDOM_WORDS
-_PRECEDING_TEXT = "It was late."
+PRECEDING_TEXT = "It was late."
 
 
 class Corpus(NamedTuple):
@@ -40,6 +40,13 @@ def corpus(name: str | None, tokenizer: Tokenizer) -> Corpus:
     if name == "coding":
         return _CODING
     return _random_tokens(tokenizer) if name == "random" else _ENGLISH
+
+
+def count_after_text(tokenizer: Tokenizer, texts: Sequence[str]) -> list[tuple[str, int]]:
+    """Return each text with the number of tokens that it adds to a text before it."""
+    base = tokenizer.count(PRECEDING_TEXT)
+    counts = tokenizer.count_many([PRECEDING_TEXT + text for text in texts])
+    return [(text, count - base) for text, count in zip(texts, counts, strict=True)]
 
 
 _ENGLISH = Corpus(
@@ -94,9 +101,7 @@ def _random_tokens(tokenizer: Tokenizer) -> Corpus:
     step = max(1, size // _CANDIDATES)
     texts = [tokenizer.decode([token]).strip() for token in range(0, size, step)]
     words = [f" {text}" for text in dict.fromkeys(texts) if text.isalpha()]
-    base = tokenizer.count(_PRECEDING_TEXT)
-    counts = tokenizer.count_many([_PRECEDING_TEXT + word for word in words])
-    singles = [word for word, count in zip(words, counts, strict=True) if count == base + 1]
+    singles = [word for word, count in count_after_text(tokenizer, words) if count == 1]
     if len(singles) < 2:
         return _ENGLISH  # the vocabulary has no words
     kept = singles[:: -(-len(singles) // _RANDOM_WORDS)]

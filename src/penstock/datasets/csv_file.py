@@ -25,10 +25,10 @@ def has_columns(path: str, columns: Sequence[str]) -> bool:
     """Return whether the first line of a file is a CSV header with these columns."""
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
-            header = file.readline(1 << 16)
-    except (OSError, UnicodeDecodeError):
+            header = next(csv.reader([file.readline(1 << 16)]), [])
+    except (OSError, UnicodeDecodeError, csv.Error):
         return False
-    return set(columns) <= {name.strip() for name in header.split(",")}
+    return set(columns) <= {name.strip() for name in header}
 
 
 def read_csv_trace(

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from penstock.datasets.text_pieces import TextPieces
+from penstock.datasets.text_pieces import CHARACTERS, TextPieces
 
 __all__ = ["fit_length"]
 
 _ROUNDS = 8
 _NEARBY = 96
 """Characters before and after the best cut at which other cuts are tried."""
-_LAST_CHARACTERS = tuple("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,;:!?-")
 
 
 def fit_length(text: str, target: int, count: Callable[[str], int], pieces: TextPieces, rng: Random) -> str | None:
@@ -62,7 +61,7 @@ def _search(text: str, target: int, count: Callable[[str], int], pieces: TextPie
                 return begin
             candidates.append((abs(tokens - target), begin))
     for _, begin in sorted(candidates, key=lambda candidate: candidate[0])[:4]:
-        for character in _LAST_CHARACTERS:
+        for character in CHARACTERS:
             if count(begin + character) == target:
                 return begin + character
     return None

@@ -21,6 +21,7 @@ from penstock.datasets.json_text import TOO_DEEP, address
 from penstock.datasets.json_window import LineNumbers, Malformed, Truncated, Window, skip_space
 from penstock.datasets.jsonl import BOM, IN_UTF16, UTF16, FileErrors
 from penstock.datasets.recording import BodyLocation, RecordedConversation, RecordingOptions, SourceFile, source_files
+from penstock.plural import counted
 from penstock.settings.schema import InputSettings
 
 __all__ = ["FORMAT", "InputsJson"]
@@ -70,9 +71,9 @@ class InputsJson:
     def _note_stored_replies(self) -> list[str]:
         if not self._chained:
             return []
-        count = f"{os.path.basename(self._path)}: {self._chained:,} session(s)"
-        stored = "replies that the recorded server has stored (previous_response_id)"
-        return [f"{count} refer to {stored}; another server will refuse these turns."]
+        sessions = f"{os.path.basename(self._path)}: {counted(self._chained, 'session')}"
+        stored = "with a previous_response_id, the id of a reply that the recorded server has stored"
+        return [f"{sessions} {stored}; another server will refuse these turns."]
 
     def _note_repeated_ids(self) -> list[str]:
         lines = LineNumbers(self.files[0].path)
@@ -80,8 +81,8 @@ class InputsJson:
         if not numbers:
             return []
         shown = ", ".join(map(str, numbers[:_SHOWN_LINES])) + (", …" if len(numbers) > _SHOWN_LINES else "")
-        count = f"{os.path.basename(self._path)}: {len(numbers):,} session(s)"
-        return [f"{count} have the id of an earlier one (line {shown}); they are sent under the same id."]
+        sessions = f"{os.path.basename(self._path)}: {counted(len(numbers), 'session')}"
+        return [f"{sessions} with the id of an earlier one (line {shown}), sent under the same id."]
 
     def scan(self, options: RecordingOptions, errors: FileErrors) -> Iterator[RecordedConversation]:
         del options  # the payloads are not checked and have no times

@@ -204,12 +204,20 @@ def _output_tokens_setter(settings: InputSettings, mean: float) -> Callable[[Con
 
 
 def _with_system(conversation: Conversation, system: str | None) -> Conversation:
-    if conversation.system is not None or conversation.turns[0].role == "system":
+    first = conversation.turns[0]
+    if conversation.system is not None or first.role == "system" or any(map(_begins_with_system, conversation.turns)):
         raise UserError(
             f"The conversation '{conversation.id}' of the file has a system prompt of its own; leave out --system-prompt, or "
             "remove it from the file."
         )
     return msgspec.structs.replace(conversation, system=system)
+
+
+def _begins_with_system(turn: Turn) -> bool:
+    """Return whether the turn has messages, as a row of a trace, and the first is a system prompt."""
+    messages = turn.extra.get("messages")
+    first = messages[0] if isinstance(messages, list) and messages else None
+    return isinstance(first, dict) and first.get("role") == "system"
 
 
 def _with_scaled_delays(conversation: Conversation, ratio: float) -> Conversation:

@@ -2,8 +2,7 @@
 
     {"session_id": "s1", "turns": [{"role": "system", "text": "Be brief."}, {"text": "Hello"}, {"text": "And?", "delay": 500}]}
 
-Lines with the same session_id are one conversation. A system turn at its beginning is sent with every turn, if the
-endpoint type supports that.
+Lines with the same session_id are one conversation. A system turn at its beginning is sent with every turn.
 """
 
 from __future__ import annotations

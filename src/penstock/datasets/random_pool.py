@@ -1,6 +1,7 @@
 """The `random_pool` format: requests put together at random from one pool for each file.
 
-A pool is a file with the lines of `single_turn`. A request has one line of each pool, drawn with replacement.
+A pool is a file with the lines of `single_turn`. A request has one line of each pool, drawn with replacement. The pools of a
+folder have the names of their files, which are those of texts that have none.
 """
 
 from __future__ import annotations
@@ -23,36 +24,40 @@ _ENTRIES = 100
 
 
 def _read(path: str, settings: InputSettings) -> Contents:
-    files = jsonl_files(path) if os.path.isdir(path) else [path]
+    is_folder = os.path.isdir(path)
+    files = jsonl_files(path) if is_folder else [path]
+    names = [os.path.splitext(os.path.basename(file))[0] if is_folder else "" for file in files]
     contents = [read_single_turn(file, settings) for file in files]
     pools = [[turn for each in content.conversations for turn in each.turns] for content in contents]
     rng = stream(fresh_seed() if settings.seed is None else settings.seed, "random pool")
     ids = conversation_ids(settings.seed)
     conversations = [
-        Conversation(id=next(ids), turns=(_merged([pick(rng, pool) for pool in pools]),))
+        Conversation(id=next(ids), turns=(_merged([pick(rng, pool) for pool in pools], names),))
         for _ in range(settings.entries or _ENTRIES)
     ]
     return Contents(conversations, " ".join([each.note for each in contents if each.note]) or None)
 
 
-def _merged(turns: Sequence[Turn]) -> Turn:
+def _merged(turns: Sequence[Turn], names: Sequence[str]) -> Turn:
     """Return a turn with the content of all turns. A field that a turn has only once is that of the first turn that has it."""
     extra: dict[str, Any] = {}
     for turn in reversed(turns):
         extra |= turn.extra
-    named = any(turn.text_names for turn in turns)
+    text_names = [name for turn, pool in zip(turns, names, strict=True) for name in _text_names(turn, pool)]
     lengths = (turn.output_tokens for turn in turns if turn.output_tokens is not None)
     return Turn(
         texts=tuple([text for turn in turns for text in turn.texts]),
-        text_names=tuple([name for turn in turns for name in turn.text_names or ("",) * len(turn.texts)])
-        if named
-        else (),
+        text_names=tuple(text_names) if any(text_names) else (),
         images=tuple([image for turn in turns for image in turn.images]),
         audios=tuple([audio for turn in turns for audio in turn.audios]),
         role=turns[0].role,
         output_tokens=next(lengths, None),
         extra=extra,
     )
+
+
+def _text_names(turn: Turn, pool: str) -> tuple[str, ...]:
+    return turn.text_names or (pool,) * len(turn.texts)
 
 
 FORMAT = Format(

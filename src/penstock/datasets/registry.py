@@ -32,7 +32,7 @@ _PLANNED_PREFIXES = ("speedbench",)
 @cache
 def formats() -> tuple[Format, ...]:
     """Return the formats, those of installed packages last."""
-    return (*FORMATS, *load_plugins(PLUGIN_GROUP, Format, "dataset format").values())
+    return (*FORMATS, *(format_ for _, format_ in load_plugins(PLUGIN_GROUP, Format, "dataset format")))
 
 
 def find(name: str) -> Format | None:

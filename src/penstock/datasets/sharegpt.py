@@ -16,6 +16,7 @@ import msgspec
 
 from penstock.datasets.conversation import Conversation, Turn
 from penstock.datasets.format import Contents, Format
+from penstock.datasets.json_text import replace_lone_surrogates
 from penstock.datasets.jsonl import BOM, empty_file, explain, open_failure
 from penstock.datasets.random_streams import conversation_ids
 from penstock.errors import UserError
@@ -89,9 +90,17 @@ def _entries(path: str) -> list[_Entry]:
     if not content.strip():
         raise empty_file(path)
     try:
-        return msgspec.json.decode(content, type=list[_Entry])
+        return _decode(content)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise UserError(f"{os.path.basename(path)}: {explain(error, content)}; {_NAME} is {FORMAT.needs}.") from None
+
+
+def _decode(content: bytes) -> list[_Entry]:
+    try:
+        return msgspec.json.decode(content, type=list[_Entry])
+    except msgspec.DecodeError:
+        # Texts from the web may have half of a surrogate pair, which msgspec refuses.
+        return msgspec.json.decode(replace_lone_surrogates(content), type=list[_Entry])
 
 
 def _usable(entries: list[_Entry], tokenizer: Tokenizer) -> Iterator[tuple[str, int]]:

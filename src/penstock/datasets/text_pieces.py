@@ -12,17 +12,16 @@ from collections.abc import Sequence
 from functools import lru_cache
 from random import Random
 
-from penstock.datasets.corpora import Corpus
+from penstock.datasets.corpora import Corpus, count_after_text
 from penstock.datasets.sentences import first_words, pick, words
 from penstock.tokens.tokenizer import Tokenizer
 
-__all__ = ["TextPieces", "build_text_pieces"]
+__all__ = ["CHARACTERS", "TextPieces", "build_text_pieces"]
 
 _SHORT_PARTS = 256
-_PRECEDING_TEXT = "It was late."
 _MIN_SINGLES = 16
 """If fewer words than this have one token, single characters are used as well."""
-_CHARACTERS = tuple(string.ascii_lowercase + string.ascii_uppercase + string.digits + ".,;:!?-")
+CHARACTERS = tuple(string.ascii_lowercase + string.ascii_uppercase + string.digits + ".,;:!?-")
 
 
 class TextPieces:
@@ -90,11 +89,11 @@ class TextPieces:
 def build_text_pieces(tokenizer: Tokenizer, rng: Random, corpus: Corpus) -> TextPieces:
     body = [corpus.part(rng) for _ in range(corpus.parts)]
     ends = [corpus.short_part(rng) for _ in range(_SHORT_PARTS)]
-    pieces = _count_after_text(tokenizer, list(dict.fromkeys(body)))
+    pieces = count_after_text(tokenizer, list(dict.fromkeys(body)))
     # Drop pieces of 0 tokens, which a tokenizer without Latin letters gives: they would never add up.
     pieces = [(text, count) for text, count in pieces if count > 0]
     sentences = len(pieces)
-    pieces += _count_after_text(tokenizer, list(dict.fromkeys(ends)))
+    pieces += count_after_text(tokenizer, list(dict.fromkeys(ends)))
 
     singles = _single_tokens(tokenizer)
     return TextPieces([*pieces, *singles], sentences, _starts(tokenizer))
@@ -104,11 +103,11 @@ def build_text_pieces(tokenizer: Tokenizer, rng: Random, corpus: Corpus) -> Text
 @lru_cache(maxsize=2)
 def _single_tokens(tokenizer: Tokenizer) -> list[tuple[str, int]]:
     """Return texts of one token that continue a text."""
-    counted_words = _count_after_text(tokenizer, [f" {word}" for word in words()])
+    counted_words = count_after_text(tokenizer, [f" {word}" for word in words()])
     singles = [(text, count) for text, count in counted_words if count == 1]
     if len(singles) < _MIN_SINGLES:
         # Use a character only if eight of it have eight tokens: "..." may be a single token.
-        eights = _count_after_text(tokenizer, [character * 8 for character in _CHARACTERS])
+        eights = count_after_text(tokenizer, [character * 8 for character in CHARACTERS])
         singles += [(text[0], 1) for text, count in eights if count == 8]
     return singles
 
@@ -119,14 +118,8 @@ def _starts(tokenizer: Tokenizer) -> list[tuple[str, int]]:
     beginnings = first_words()
     starts = list(zip(beginnings, tokenizer.count_many(beginnings), strict=True))
     if sum(count == 1 for _, count in starts) < _MIN_SINGLES:
-        starts += zip(_CHARACTERS, tokenizer.count_many(_CHARACTERS), strict=True)
+        starts += zip(CHARACTERS, tokenizer.count_many(CHARACTERS), strict=True)
     return [(text, count) for text, count in starts if count > 0] or [("A", 1)]
-
-
-def _count_after_text(tokenizer: Tokenizer, texts: Sequence[str]) -> list[tuple[str, int]]:
-    base = tokenizer.count(_PRECEDING_TEXT)
-    counts = tokenizer.count_many([_PRECEDING_TEXT + text for text in texts])
-    return [(text, count - base) for text, count in zip(texts, counts, strict=True)]
 
 
 def _sums(sizes: Sequence[int], longest: int) -> list[tuple[int, ...] | None]:

@@ -8,11 +8,13 @@ are kept. Only a large file that has no sessions and looks sorted (see `large_tr
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
 from array import array
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import msgspec
@@ -24,6 +26,7 @@ from penstock.datasets.large_trace import CHECKED, LARGE, LateRows, file_contain
 from penstock.datasets.mooncake_rows import FORMS, read_rows
 from penstock.datasets.raw_payload import Lines
 from penstock.datasets.recording import BodyLocation, RecordedConversation, RecordingOptions, SourceFile, source_files
+from penstock.plural import counted
 from penstock.settings.schema import InputSettings, ScheduleSettings
 
 if TYPE_CHECKING:
@@ -34,7 +37,8 @@ __all__ = ["FORMAT", "Trace", "first_row_is_timed"]
 
 _NAME = "mooncake_trace"
 _PAYLOAD = re.compile(rb'"payload"[ \t\r\n]*:[ \t\r\n]*')
-_LONGEST_FIRST_LINE = 64 << 20
+_TRIED_LINES = 100
+"""Lines that are tried to find a row that can be read. The scan reports the others."""
 _ROWS_BETWEEN_PROGRESS = 10_000
 _NO_TIME = "it has no 'timestamp', which --fixed-schedule needs"
 
@@ -76,8 +80,8 @@ class Trace:
         return self._lines.scanned
 
     def notes(self) -> list[str]:
-        dropped = [f"{self._dropped:,} row(s) lie outside of the requested part of the schedule."] * (self._dropped > 0)
-        return [*dropped, *self._late.notes(os.path.basename(self.files[0].path))]
+        dropped = f"Left out: {counted(self._dropped, 'row')} outside of the requested part of the schedule."
+        return [*([dropped] if self._dropped else []), *self._late.notes(os.path.basename(self.files[0].path))]
 
     def scan(self, options: RecordingOptions, errors: FileErrors) -> Iterator[RecordedConversation]:
         path, size = self.files[0].path, self.files[0].identity.size
@@ -268,19 +272,15 @@ def _check_numbers(row: _Row) -> _Row:
 
 def first_row_is_timed(path: str) -> bool:
     """Return whether the first row has a timestamp."""
-    return "timestamp" in _first_row(path)
+    return bytes(_first_row(path).get("timestamp", b"null")) != b"null"
 
 
 def _first_row(path: str) -> dict[str, msgspec.Raw]:
-    """Return the fields of the first row; none if it cannot be read, which the scan reports."""
-    try:
-        with open(path, "rb") as file:
-            for line in file:
-                if line.strip():
-                    text = line[:_LONGEST_FIRST_LINE].removeprefix(BOM)
-                    return msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-    except (OSError, msgspec.MsgspecError, RecursionError):
-        pass
+    """Return the fields of the first row that can be read; none if there is none."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        for line in islice(file, _TRIED_LINES):
+            with contextlib.suppress(msgspec.MsgspecError, RecursionError):
+                return _decode_members(replace_lone_surrogates(line.removeprefix(BOM)))
     return {}
 
 

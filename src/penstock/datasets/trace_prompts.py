@@ -17,7 +17,7 @@ from random import Random
 import msgspec
 
 from penstock.datasets.conversation import Turn
-from penstock.datasets.corpora import corpus
+from penstock.datasets.corpora import PRECEDING_TEXT, corpus
 from penstock.datasets.exact_length import fit_length
 from penstock.datasets.random_streams import stream
 from penstock.datasets.text_pieces import TextPieces, build_text_pieces
@@ -29,7 +29,6 @@ _CHECKED_TEXTS = 64
 _RANDOM_WORDS = 4
 _KEPT_BLOCKS = 8192
 """20 MB of beginnings of blocks of 512 tokens."""
-_PRECEDING_TEXT = "It was late."
 
 
 class TracePrompts:
@@ -41,7 +40,7 @@ class TracePrompts:
         self._block_size = block_size
         self._pieces: TextPieces = build_text_pieces(tokenizer, stream(seed, "bank"), corpus(corpus_name, tokenizer))
         self._repairs = stream(seed, "repairs")
-        self._base = tokenizer.count(_PRECEDING_TEXT)
+        self._base = tokenizer.count(PRECEDING_TEXT)
         self._unchecked = _CHECKED_TEXTS
         self._counts_add_up = self._pieces.complete
         self._prompts = 0
@@ -123,8 +122,8 @@ class TracePrompts:
 
     def _cut_text(self, text: str, count: int) -> str:
         """Return the first `count` tokens of a text after another text, or the most characters that have fewer."""
-        tokens = self._tokenizer.encode(_PRECEDING_TEXT + text)
-        begin = self._tokenizer.decode(tokens[: self._base + count]).removeprefix(_PRECEDING_TEXT)
+        tokens = self._tokenizer.encode(PRECEDING_TEXT + text)
+        begin = self._tokenizer.decode(tokens[: self._base + count]).removeprefix(PRECEDING_TEXT)
         if not text.startswith(begin) or self._count_after_text(begin) != count:
             begin = text[: self._find_cut(text, count)]
         return begin
@@ -145,4 +144,4 @@ class TracePrompts:
         return fit_length(text, count, self._count_after_text, self._pieces, self._repairs) or text
 
     def _count_after_text(self, text: str) -> int:
-        return self._tokenizer.count(_PRECEDING_TEXT + text) - self._base
+        return self._tokenizer.count(PRECEDING_TEXT + text) - self._base

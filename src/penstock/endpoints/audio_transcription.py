@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from base64 import b64decode, b64encode
 from typing import Any
 
@@ -15,6 +14,7 @@ from penstock.datasets.conversation import Turn
 from penstock.endpoints.base import NO_HISTORY, Declaration, Endpoint, History
 from penstock.endpoints.messages_replies import read_any_usage
 from penstock.endpoints.openai_types import Chunk, error_failure
+from penstock.endpoints.parse_json import UNREADABLE, parse_json
 from penstock.endpoints.reply import Failure, Reply
 from penstock.endpoints.reply_errors import excerpt, not_json
 from penstock.errors import UserError
@@ -93,13 +93,14 @@ class AudioTranscription(Endpoint):
         """Read an object with `text`, or plain text, which the extra input `response_format` can ask for."""
         reply = Reply()
         try:
-            value = json.loads(body)
-        except (ValueError, RecursionError):
+            value = parse_json(body)
+        except UNREADABLE:
             value = body.decode("utf-8", "replace")
         if not body.strip() or (body.lstrip().startswith((b"<", b"{")) and isinstance(value, str)):
             reply.failure = not_json(body)
             return reply
-        text = value if isinstance(value, str) else None
+        # A transcript such as `1984` is plain text, and JSON too.
+        text = body.decode() if isinstance(value, int | float | None) else value
         if isinstance(value, dict):
             if value.get("error"):
                 reply.failure = error_failure(Chunk(error=value["error"]))

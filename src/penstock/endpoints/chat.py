@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.datasets.conversation import Media, Turn
 from penstock.endpoints.base import NO_HISTORY, Declaration, Endpoint, History
-from penstock.endpoints.openai_common import read_choices_body, set_stream_options
+from penstock.endpoints.openai_common import read_choices_body, set_stream_options, tool_texts
 from penstock.endpoints.openai_streams import read_choices_stream
 from penstock.endpoints.reply import Reply
 from penstock.settings.schema import EndpointSettings
@@ -33,6 +33,8 @@ class Chat(Endpoint):
             body["max_tokens" if settings.legacy_max_tokens else "max_completion_tokens"] = turn.output_tokens
         body |= settings.extra
         body |= turn.extra
+        if isinstance(messages := turn.extra.get("messages"), list):  # the whole prompt of a row of a trace
+            body["messages"] = [*_system_and_context(history), *messages]
         set_stream_options(body, per_chunk=settings.per_chunk_usage)
         return body
 
@@ -46,7 +48,7 @@ class Chat(Endpoint):
         history.items += [_message(turn), answer]
 
     def input_text(self, body: dict[str, Any]) -> list[str]:
-        texts: list[str] = []
+        texts = tool_texts(body)
         for message in body.get("messages") or []:
             content = message.get("content")
             if isinstance(content, str):

@@ -14,9 +14,11 @@ from penstock.endpoints.messages_replies import MESSAGE_EVENTS, read_any_usage, 
 from penstock.endpoints.openai_common import read_choices_body
 from penstock.endpoints.openai_streams import read_choices_stream
 from penstock.endpoints.openai_types import DONE, Chunk, error_failure
+from penstock.endpoints.parse_json import UNREADABLE, parse_json
 from penstock.endpoints.reply import Failure, Reply
 from penstock.endpoints.reply_errors import not_json
 from penstock.endpoints.responses_replies import read_response, read_response_stream
+from penstock.plural import counted
 from penstock.wire import sse
 
 __all__ = ["UNMATCHED_FIELD", "Extractor", "input_texts", "read_any_body", "read_any_stream"]
@@ -149,9 +151,8 @@ def _read_values(
         reply.outputs = ["".join(reply.texts)]
     elif extract is not None and not matched and reply.failure is None:
         if must_match:
-            reply.failure = Failure(
-                "NoMatch", f"The response_field matched nothing in {missed} part(s) of the reply.", "user"
-            )
+            parts = counted(missed, "part")
+            reply.failure = Failure("NoMatch", f"The response_field matched nothing in {parts} of the reply.", "user")
         else:
             reply.warnings = {UNMATCHED_FIELD: 1}
     if ends is None:
@@ -170,7 +171,7 @@ def _read_value(value: Any, *, first: bool) -> tuple[str | None, int]:
     if vectors := _count_vectors(value):
         return None, vectors
     if isinstance(token := value.get("token"), dict):  # text-generation-inference repeats the whole text at the end
-        return None if token.get("special") else token.get("text"), 0
+        return None if token.get("special") else _find_text(token.get("text"), first=True), 0
     return _find_text(value, first=first), 0
 
 
@@ -259,8 +260,8 @@ def _collect_texts(value: Any, texts: list[str], depth: int) -> None:
 def _parse(data: bytes) -> Any:
     """Return the JSON value, or None if the data is not JSON."""
     try:
-        return json.loads(data)
-    except (ValueError, RecursionError):
+        return parse_json(data)
+    except UNREADABLE:
         return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -10,7 +11,9 @@ from penstock.datasets.conversation import Turn
 from penstock.endpoints.base import NO_HISTORY, Declaration, Endpoint, History
 from penstock.endpoints.json_replies import decode_reply
 from penstock.endpoints.openai_types import Chunk, decode_all, error_failure
+from penstock.endpoints.parse_json import decode_typed
 from penstock.endpoints.reply import Reply, Usage
+from penstock.endpoints.usage import Count
 from penstock.settings.schema import EndpointSettings
 from penstock.wire import sse
 
@@ -25,8 +28,8 @@ class _Token(msgspec.Struct):
 
 class _Details(msgspec.Struct):
     finish_reason: str | None = None
-    generated_tokens: int | None = None
-    input_length: int | None = None
+    generated_tokens: Count | None = None
+    input_length: Count | None = None
     prefill: list[Any] | None = None
 
 
@@ -43,7 +46,7 @@ class _Generated(msgspec.Struct):
     details: _Details | None = None
 
 
-_decode_event = msgspec.json.Decoder(_Event).decode
+_decode_event = partial(decode_typed, decoder=msgspec.json.Decoder(_Event))
 _decode_events = msgspec.json.Decoder(list[_Event]).decode
 _decoder = msgspec.json.Decoder(_Generated | list[_Generated])
 

@@ -10,7 +10,8 @@ from penstock.datasets.conversation import Turn
 from penstock.endpoints.base import NO_HISTORY, Declaration, Endpoint, History
 from penstock.endpoints.json_replies import decode_reply
 from penstock.endpoints.messages_replies import read_any_usage
-from penstock.endpoints.openai_types import DONE, UNREADABLE, Chunk, error_failure
+from penstock.endpoints.openai_types import DONE, Chunk, error_failure
+from penstock.endpoints.parse_json import UNREADABLE, decode_typed
 from penstock.endpoints.reply import Reply
 from penstock.endpoints.reply_errors import malformed
 from penstock.settings.schema import EndpointSettings
@@ -37,7 +38,7 @@ class _Event(_Image):
 
 
 _decoder = msgspec.json.Decoder(_Images)
-_decode_event = msgspec.json.Decoder(_Event).decode
+_event_decoder = msgspec.json.Decoder(_Event)
 
 
 class ImageGeneration(Endpoint):
@@ -71,7 +72,7 @@ class ImageGeneration(Endpoint):
             if data.strip() in (b"", DONE):
                 continue
             try:
-                event = _decode_event(data)
+                event = decode_typed(data, _event_decoder)
             except UNREADABLE:
                 reply.failure = malformed(data)
                 break

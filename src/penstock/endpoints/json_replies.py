@@ -6,7 +6,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from penstock.endpoints.openai_types import UNREADABLE, Chunk, error_failure
+from penstock.endpoints.openai_types import Chunk, error_failure
+from penstock.endpoints.parse_json import UNREADABLE, decode_typed
 from penstock.endpoints.reply import Failure, Reply
 from penstock.endpoints.reply_errors import excerpt, not_json
 
@@ -20,13 +21,16 @@ class _ErrorReply(msgspec.Struct):
     """An object or a text."""
 
 
+_error_decoder = msgspec.json.Decoder(_ErrorReply)
+
+
 def decode_reply(body: bytes, decoder: msgspec.json.Decoder[T], reply: Reply, needs: str) -> T | None:
     """Decode a body whose type has required fields. If it is something else, set the failure of the reply and return None.
 
     `needs` completes the sentence "The reply has no …".
     """
     try:
-        value = decoder.decode(body)
+        value = decode_typed(body, decoder)
     except msgspec.ValidationError:
         reply.failure = _error(body) or Failure("InvalidReply", f"The reply has no {needs}: {excerpt(body)}", "server")
         return None
@@ -39,7 +43,7 @@ def decode_reply(body: bytes, decoder: msgspec.json.Decoder[T], reply: Reply, ne
 
 def _error(body: bytes) -> Failure | None:
     try:
-        error = msgspec.json.decode(body, type=_ErrorReply).error
+        error = decode_typed(body, _error_decoder).error
     except UNREADABLE:
         return None
     return error_failure(Chunk(error=error))

@@ -8,7 +8,9 @@ from typing import Any
 from penstock.datasets.conversation import Media, Turn
 from penstock.endpoints.base import NO_HISTORY, Declaration, Endpoint, History
 from penstock.endpoints.messages_replies import read_message, read_message_stream
+from penstock.endpoints.openai_common import tool_texts
 from penstock.endpoints.openai_types import DONE, Chunk, error_failure
+from penstock.endpoints.parse_json import UNREADABLE, parse_json
 from penstock.endpoints.reply import Failure, Reply
 from penstock.endpoints.reply_errors import excerpt, malformed, not_json
 from penstock.settings.schema import EndpointSettings
@@ -54,7 +56,7 @@ class Messages(Endpoint):
         history.items += [_message(turn), {"role": "assistant", "content": answer}]
 
     def input_text(self, body: dict[str, Any]) -> list[str]:
-        texts = _texts(body.get("system"))
+        texts = tool_texts(body) + _texts(body.get("system"))
         for message in body.get("messages") or []:
             texts += _texts(message.get("content"))
         return texts
@@ -70,8 +72,8 @@ class Messages(Endpoint):
     def read_body(self, body: bytes) -> Reply:
         reply = Reply()
         try:
-            value = json.loads(body)
-        except (ValueError, RecursionError):
+            value = parse_json(body)
+        except UNREADABLE:
             reply.failure = not_json(body)
             return reply
         if isinstance(value, dict) and isinstance(value.get("content"), list):
@@ -88,8 +90,8 @@ def _parse(data: list[bytes]) -> tuple[list[Any], Failure | None]:
     parsed: list[Any] = []
     for event in data:
         try:
-            parsed.append(None if event.strip() in (b"", DONE) else json.loads(event))
-        except (ValueError, RecursionError):
+            parsed.append(None if event.strip() in (b"", DONE) else parse_json(event))
+        except UNREADABLE:
             return parsed, malformed(event)
     return parsed, None
 

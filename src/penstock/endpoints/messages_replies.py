@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
+import orjson
 
 from penstock.endpoints.openai_types import Chunk, error_failure
 from penstock.endpoints.reply import Reply, Usage
@@ -35,8 +37,9 @@ def read_message(message: dict[str, Any]) -> Reply:
         if not isinstance(block, dict):
             continue
         if block.get("type") == "tool_use":
-            texts.append(str(block.get("name") or "") + msgspec.json.encode(block.get("input") or {}).decode())
-            reply.items.append(block)
+            arguments = json.dumps(block.get("input") or {}, ensure_ascii=False, separators=(",", ":"))
+            texts.append(str(block.get("name") or "") + arguments)
+            reply.items.append(_tool_use(block, arguments))
         else:
             texts.append(_string(block, "text"))
             reply.content += _string(block, "text")
@@ -58,35 +61,35 @@ def read_message_stream(events: list[Any], ends: list[int]) -> Reply:
     thoughts: list[str] = []
     is_reasoning: list[bool] = []
     usage: dict[str, Any] = {}
-    calls: dict[Any, dict[str, Any]] = {}
-    arguments: dict[Any, list[str]] = {}
+    calls: dict[str, dict[str, Any]] = {}
+    arguments: dict[str, list[str]] = {}
     for event, end in zip(events, ends, strict=True):
         if not isinstance(event, dict):
             continue
-        kind = event.get("type")
+        kind, index = event.get("type"), str(event.get("index"))
         if kind == "error":
             reply.failure = error_failure(Chunk(error=event.get("error") or event))
             break
         text = thought = ""
         if kind == "message_start" and isinstance(event.get("message"), dict):
-            usage |= _object(event["message"], "usage")
+            usage |= _counts(event["message"])
             _read_metadata(reply, event["message"])
         elif kind == "content_block_start" and isinstance(event.get("content_block"), dict):
             block = event["content_block"]
             text, thought = _string(block, "text") or _string(block, "name"), _string(block, "thinking")
             if block.get("type") == "tool_use":
-                calls[event.get("index")] = block
+                calls[index] = block
             else:
                 reply.content += text
         elif kind == "content_block_delta" and isinstance(event.get("delta"), dict):
             delta = event["delta"]
             text, thought = _string(delta, "text") or _string(delta, "partial_json"), _string(delta, "thinking")
-            if event.get("index") in calls:
-                arguments.setdefault(event.get("index"), []).append(_string(delta, "partial_json"))
+            if index in calls:
+                arguments.setdefault(index, []).append(_string(delta, "partial_json"))
             else:
                 reply.content += _string(delta, "text")
         elif kind == "message_delta":
-            usage |= _object(event, "usage")
+            usage |= _counts(event)
             reason = _object(event, "delta").get("stop_reason")
             if isinstance(reason, str):
                 reply.finish = [reason]
@@ -109,10 +112,11 @@ def read_message_stream(events: list[Any], ends: list[int]) -> Reply:
 
 
 def _tool_use(block: dict[str, Any], arguments: str) -> dict[str, Any]:
-    """Return the block of a tool call with its arguments, which a stream sends in pieces."""
+    """Return the block of a tool call with its arguments, which a stream sends in pieces. Integers of more than 64 bits become
+    floats, because orjson cannot send them."""
     try:
-        return block | {"input": msgspec.json.decode(arguments)} if arguments else block
-    except msgspec.DecodeError:  # the length limit has cut the arguments off
+        return block | {"input": orjson.loads(arguments)} if arguments else block
+    except orjson.JSONDecodeError:  # the length limit has cut the arguments off
         return block
 
 
@@ -141,6 +145,11 @@ def read_any_usage(value: Any) -> Usage | None:
 def _string(fields: dict[str, Any], name: str) -> str:
     value = fields.get(name)
     return value if isinstance(value, str) else ""
+
+
+def _counts(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the usage of an event. A count may be null in a later event, which does not change it."""
+    return {name: count for name, count in _object(fields, "usage").items() if count is not None}
 
 
 def _object(fields: dict[str, Any], name: str) -> dict[str, Any]:

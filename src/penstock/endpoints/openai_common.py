@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
+
 from penstock.endpoints.openai_types import Message, ToolCall, decode_body, error_failure
 from penstock.endpoints.reply import Failure, Reply
 from penstock.endpoints.reply_errors import excerpt
 from penstock.endpoints.usage import read_usage
 
-__all__ = ["add_tool_calls", "message_texts", "read_choices_body", "set_stream_options", "texts_of"]
+__all__ = ["add_tool_calls", "message_texts", "read_choices_body", "set_stream_options", "texts_of", "tool_texts"]
 
 
 def read_choices_body(body: bytes) -> Reply:
@@ -48,6 +50,12 @@ def texts_of(value: Any) -> list[str]:
     if isinstance(value, str):
         return [value]
     return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
+
+
+def tool_texts(body: dict[str, Any]) -> list[str]:
+    """Return the definitions of the tools in a request as JSON, as which the model reads them."""
+    tools = body.get("tools")
+    return [orjson.dumps(tool).decode() for tool in tools] if isinstance(tools, list) else []
 
 
 def message_texts(message: Message) -> tuple[str, str]:

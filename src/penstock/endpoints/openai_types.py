@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from penstock.endpoints.parse_json import UNREADABLE, parse_json
 from penstock.endpoints.reply import Failure
 from penstock.endpoints.reply_errors import excerpt, malformed, not_json
 from penstock.endpoints.usage import WireUsage, parse_usage
 
 __all__ = [
     "DONE",
-    "UNREADABLE",
     "Choice",
     "Chunk",
     "Message",
@@ -28,14 +28,11 @@ __all__ = [
     "decode_chunk",
     "decode_events",
     "error_failure",
-    "replace_surrogates",
 ]
 
 _T = TypeVar("_T")
 DONE = b"[DONE]"
 """The end mark of a stream."""
-UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""The exceptions of a typed decoder."""
 
 
 class Function(msgspec.Struct):
@@ -108,7 +105,7 @@ def decode_all(
     for event in data:
         try:
             events.append(decode_one(event))
-        except (ValueError, RecursionError):
+        except UNREADABLE:
             return events, malformed(event)
     return events, None
 
@@ -118,7 +115,7 @@ def _decode_event(event: bytes) -> Chunk:
         return decode_chunk(event)
     except UNREADABLE:
         data = event.strip()
-        return _EMPTY if data in (b"", DONE) else _read_untyped(json.loads(data))
+        return _EMPTY if data in (b"", DONE) else _read_untyped(parse_json(data))
 
 
 def decode_body(body: bytes) -> tuple[Chunk | None, Failure | None]:
@@ -127,8 +124,8 @@ def decode_body(body: bytes) -> tuple[Chunk | None, Failure | None]:
     except UNREADABLE:
         pass
     try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
+        value = parse_json(body)
+    except UNREADABLE:
         return None, not_json(body)
     if isinstance(value, dict):
         return _read_untyped(value), None
@@ -201,14 +198,7 @@ def _text(value: Any) -> str | None:
         value = "".join(part for part in parts if isinstance(part, str))
     elif isinstance(value, dict) and value:
         value = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return replace_surrogates(value) if isinstance(value, str) else None
-
-
-def replace_surrogates(text: str) -> str:
-    """Replace lone surrogates, which cannot be encoded as UTF-8. Some servers escape the halves of a pair separately."""
-    if text.isascii():
-        return text
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return value if isinstance(value, str) else None
 
 
 def error_failure(chunk: Chunk) -> Failure | None:
@@ -228,6 +218,4 @@ def error_failure(chunk: Chunk) -> Failure | None:
     if not isinstance(message, str):
         message = json.dumps(message, ensure_ascii=False)
     status = code if isinstance(code, int) and abs(code) < 1 << 31 else None
-    return Failure(
-        "ErrorObject", f"The server replied with an error object: {replace_surrogates(message)}", "server", status
-    )
+    return Failure("ErrorObject", f"The server replied with an error object: {message}", "server", status)

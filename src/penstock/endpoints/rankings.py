@@ -31,6 +31,9 @@ class _CohereReply(msgspec.Struct):
     usage: Any = None
 
 
+_QUERY, _PASSAGES = ("query", "queries"), ("passage", "passages")
+"""Names of texts."""
+
 _nim_decoder = msgspec.json.Decoder(_NimReply)
 _cohere_decoder = msgspec.json.Decoder(_CohereReply)
 _tei_decoder = msgspec.json.Decoder(list[_Ranked])
@@ -119,13 +122,13 @@ class TeiRankings(_Rankings):
 
 
 def _query_and_passages(turn: Turn) -> tuple[str, list[str]]:
-    """Return the texts named `query` and `passages`; without names, the first text and the others."""
-    if not turn.text_names:
+    """Return the texts named `query` and `passages`; without these names, the first text and the others."""
+    if not {*_QUERY, *_PASSAGES} & set(turn.text_names):
         queries, passages = list(turn.texts[:1]), list(turn.texts[1:])
     else:
         named = list(zip(turn.text_names, turn.texts, strict=True))
-        queries = [text for name, text in named if name in ("query", "queries")]
-        passages = [text for name, text in named if name in ("passage", "passages")]
+        queries = [text for name, text in named if name in _QUERY]
+        passages = [text for name, text in named if name in _PASSAGES]
     if len(queries) != 1 or not passages:
         raise UserError(
             f"A ranking needs one query and at least one passage, and an entry of the data has {len(queries)} and "

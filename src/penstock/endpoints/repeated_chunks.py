@@ -22,7 +22,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.endpoints.openai_types import UNREADABLE, Chunk, decode_chunk
+from penstock.endpoints.openai_types import Chunk, decode_chunk
+from penstock.endpoints.parse_json import UNREADABLE
 
 __all__ = ["RepeatedChunks", "find_repeated_chunks"]
 

@@ -9,7 +9,7 @@ import orjson
 
 from penstock.datasets.conversation import Turn
 from penstock.endpoints.base import NO_HISTORY, Declaration, Endpoint, History
-from penstock.endpoints.openai_common import set_stream_options
+from penstock.endpoints.openai_common import set_stream_options, tool_texts
 from penstock.endpoints.reply import Reply
 from penstock.endpoints.responses_replies import read_response, read_response_stream
 from penstock.endpoints.responses_types import decode_item
@@ -68,7 +68,7 @@ class Responses(Endpoint):
 
     def input_text(self, body: dict[str, Any]) -> list[str]:
         instructions, input_ = body.get("instructions"), body.get("input")
-        texts = [instructions] if isinstance(instructions, str) else []
+        texts = [*tool_texts(body), *([instructions] if isinstance(instructions, str) else [])]
         if isinstance(input_, str):
             texts.append(input_)
         elif isinstance(input_, list):

@@ -15,7 +15,8 @@ from typing import Any
 
 import msgspec
 
-from penstock.endpoints.openai_types import DONE, UNREADABLE, Chunk, error_failure
+from penstock.endpoints.openai_types import DONE, Chunk, error_failure
+from penstock.endpoints.parse_json import UNREADABLE
 from penstock.endpoints.reply import Failure, Reply
 from penstock.endpoints.reply_errors import excerpt, malformed, not_json
 from penstock.endpoints.responses_events import EVENTS, REASONING_KINDS
@@ -69,7 +70,7 @@ def read_response(body: bytes) -> Reply:
     """Read an unstreamed reply."""
     try:
         response = decode_response(body)
-    except (ValueError, RecursionError):
+    except UNREADABLE:
         reply = Reply()
         reply.failure = not_json(body)
         return reply
@@ -224,7 +225,7 @@ class _StreamReader:
             for event_data in data:
                 try:
                     events.append(Event() if event_data.strip() in (b"", DONE) else decode_event(event_data))
-                except (ValueError, RecursionError):
+                except UNREADABLE:
                     self._fail(malformed(event_data))
                     break
         for index, event in enumerate(events):
@@ -232,7 +233,7 @@ class _StreamReader:
                 event.type = names[index].decode("utf-8", "replace")
             try:
                 self._add_event(event, ends[index], data[index])
-            except (ValueError, RecursionError):  # raised by a nested object, which is decoded only here
+            except UNREADABLE:  # raised by a nested object, which is decoded only here
                 self._fail(malformed(data[index]))
 
     def _add_event(self, event: Event, end: int, data: bytes) -> None:

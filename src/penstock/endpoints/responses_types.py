@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from penstock.endpoints.openai_types import UNREADABLE, replace_surrogates
+from penstock.endpoints.parse_json import UNREADABLE, without_lone_surrogates
 from penstock.endpoints.usage import WireUsage, parse_usage
 
 __all__ = [
@@ -134,7 +134,7 @@ def decode_item(data: msgspec.Raw) -> Item:
         pass
     try:
         return _decode_leniently(bytes(data), Item)
-    except (ValueError, RecursionError):
+    except UNREADABLE:
         return Item()
 
 
@@ -167,7 +167,7 @@ def _decode_leniently(data: bytes, struct: type[T]) -> T:
     """Decode an object field by field; leave out fields of the wrong type. Raise ValueError if the data is not JSON."""
     try:
         # The typed decoder also refuses lone surrogates; those can be replaced beforehand.
-        fields = _decode_fields(replace_surrogates(json.dumps(json.loads(data), ensure_ascii=False)).encode())
+        fields = _decode_fields(without_lone_surrogates(data))
     except UNREADABLE:
         json.loads(data)  # raises if the data is not JSON
         return struct()

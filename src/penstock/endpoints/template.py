@@ -14,6 +14,7 @@ import msgspec
 from penstock.datasets.conversation import Turn
 from penstock.endpoints.base import NO_HISTORY, Declaration, History
 from penstock.endpoints.raw import Raw
+from penstock.endpoints.reply import Reply
 from penstock.errors import UserError
 from penstock.settings.schema import EndpointSettings
 
@@ -69,6 +70,11 @@ class Template(Raw):
             return other
         return body | extra
 
+    def remember(self, history: History, turn: Turn, reply: Reply, settings: EndpointSettings) -> None:  # noqa: ARG002
+        """Add the turn and its reply to the variable `turns`."""
+        text = "".join(reply.outputs[:1] or reply.reasonings[:1])
+        history.items += [turn, Turn(texts=(text,), role="assistant")]
+
 
 def _variables(turn: Turn, model: str, settings: EndpointSettings, history: History) -> dict[str, Any]:
     images = [image.data for image in turn.images]
@@ -86,7 +92,7 @@ def _variables(turn: Turn, model: str, settings: EndpointSettings, history: Hist
         "role": turn.role,
         "system": history.system,
         "turn": turn,
-        "turns": [turn],
+        "turns": [*history.items, turn],
         "request_info": {"model": model, "stream": settings.streaming, "max_tokens": turn.output_tokens},
     }
 

@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.endpoints.reply import Usage
 
-__all__ = ["WireUsage", "parse_usage", "read_usage"]
+__all__ = ["Count", "WireUsage", "parse_usage", "read_usage"]
 
 _MAX_COUNT = 1 << 62
 Count = Annotated[int, msgspec.Meta(ge=0, le=_MAX_COUNT)]
@@ -71,18 +71,21 @@ def read_usage(usage: WireUsage) -> Usage | None:
 
 
 def parse_usage(value: Any) -> WireUsage | None:
-    """Read a usage object without types: take the counts that are integers and ignore everything else."""
+    """Read a usage object without types: take the counts that are whole numbers and ignore everything else."""
     if not isinstance(value, dict) or not value:
         return None
     counts: dict[str, Any] = {}
     for name in WireUsage.__struct_fields__:
         field = value.get(name)
         if not name.endswith("_details"):
-            counts[name] = field if _is_count(field) else None
+            counts[name] = _count(field)
         elif isinstance(field, dict):
-            counts[name] = {key: field[key] for key in Details.__struct_fields__ if _is_count(field.get(key))}
+            counts[name] = {key: _count(field.get(key)) for key in Details.__struct_fields__}
     return msgspec.convert(counts, WireUsage)
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_COUNT
+def _count(value: Any) -> int | None:
+    """Return a whole number, which some servers write as `12.0`; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MAX_COUNT:
+        return None
+    return int(value) if value == int(value) else None

@@ -52,7 +52,7 @@ _BUILTIN: tuple[MetricGroup, ...] = tuple(
 def _with_plugins(groups: tuple[MetricGroup, ...]) -> tuple[MetricGroup, ...]:
     """Add the groups of installed packages. Their tags must be new."""
     tags = {metric.tag for group in groups for metric in group.metrics}
-    for name, added in load_plugins(PLUGIN_GROUP, MetricGroup, "metric group").items():
+    for name, added in load_plugins(PLUGIN_GROUP, MetricGroup, "metric group"):
         for metric in added.metrics:
             if metric.tag in tags:
                 raise UserError(

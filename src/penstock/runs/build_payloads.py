@@ -190,7 +190,7 @@ class PayloadBuilder:
             if accumulate or self._cache_bust is not None:
                 self._check_markable(conversation, turn)
                 endpoint.build(turn, model, settings.endpoint)  # raises now, not during the run, if it cannot
-                _check_media(turn, settings, endpoint)
+                _check_inputs(conversation, turn, settings, endpoint)
                 inlined = media.inlined(turn)
                 # A body has the media of the earlier turns, too.
                 images, seconds = images * accumulate, seconds * accumulate
@@ -209,7 +209,7 @@ class PayloadBuilder:
             if settings.tokenizer.apply_chat_template and not dataset.synthetic:
                 inlined = msgspec.structs.replace(inlined, input_tokens=None)  # counted with the template after the run
             body = endpoint.encode(endpoint.build(inlined, model, settings.endpoint, history))
-            _check_media(turn, settings, endpoint)
+            _check_inputs(conversation, turn, settings, endpoint)
             writer.add_body(
                 body,
                 input_tokens=inlined.input_tokens,
@@ -254,13 +254,19 @@ def _prompt(conversation: Conversation, first: Turn) -> bytes:
     return "\n".join([*texts, *media]).encode(errors="surrogatepass")
 
 
-def _check_media(turn: Turn, settings: Settings, endpoint: Endpoint) -> None:
-    media: tuple[tuple[Input, bool], ...] = (("images", bool(turn.images)), ("audio", bool(turn.audios)))
-    for medium, present in media:
-        if present and medium not in endpoint.declaration.inputs:
-            *others, last = types_that_take(medium)
+def _check_inputs(conversation: Conversation, turn: Turn, settings: Settings, endpoint: Endpoint) -> None:
+    """Raise UserError for content of a turn that the requests of this endpoint type cannot carry."""
+    inputs: tuple[tuple[Input, str, bool], ...] = (
+        ("images", "images", bool(turn.images)),
+        ("audio", "audio", bool(turn.audios)),
+        ("system", "system prompts", conversation.system is not None),
+        ("turns", "conversations of several turns", conversation.accumulate and len(conversation.turns) > 1),
+    )
+    for input_, noun, present in inputs:
+        if present and input_ not in endpoint.declaration.inputs:
+            *others, last = types_that_take(input_)
             raise UserError(
-                f"The dataset has {medium}, which --endpoint-type {settings.endpoint.type} cannot carry; "
+                f"The dataset has {noun}, which --endpoint-type {settings.endpoint.type} cannot carry; "
                 f"use {', '.join(others)} or {last}."
             )
 

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 __all__ = ["Family", "Series", "number", "parse_page", "split_line"]
 
+_LINE = re.compile(r'\s*([^{#\s]+)(?:\s*(\{[^"}]*(?:"[^"\\]*(?:\\.[^"\\]*)*"[^"}]*)*\})\s*|\s+)(\S+)')
+"""Name, labels and value. A time can follow the value, and an exemplar of OpenMetrics."""
 _LABEL = re.compile(r'\s*([^=,\s]+)\s*=\s*"((?:[^"\\]|\\.)*)"\s*,?')
 _ESCAPE = re.compile(r"\\(.)")
 _SUFFIXES = ("_bucket", "_sum", "_count")
@@ -40,7 +42,7 @@ def parse_page(text: str) -> dict[int, tuple[Series, float]]:
     result = {}
     for n, line in enumerate(text.split("\n")):
         if line.startswith("#"):
-            _, keyword, name, rest = (*line.split(" ", 3), "", "", "")[:4]
+            _, keyword, name, rest = (*line.split(None, 3), "", "", "", "")[:4]
             if keyword in ("TYPE", "HELP"):
                 (types if keyword == "TYPE" else helps)[name] = rest.strip()
             continue
@@ -55,15 +57,8 @@ def parse_page(text: str) -> dict[int, tuple[Series, float]]:
 
 def split_line(line: str) -> tuple[str, str] | None:
     """Return the name with its labels, and the value, of a line. None for a comment or an empty line."""
-    line = line.strip()
-    if not line or line[0] == "#":
-        return None
-    line = line.partition(" # ")[0]  # an exemplar of OpenMetrics
-    series, brace, rest = line.rpartition("}")
-    if not brace:
-        series, _, rest = line.partition(" ")
-    values = rest.split()  # a time can follow the value
-    return (series, values[0]) if values else None
+    found = _LINE.match(line)
+    return None if found is None else (found[1] + (found[2] or ""), found[3])
 
 
 def number(text: str) -> float | None:
@@ -80,7 +75,7 @@ def _family(name: str, types: dict[str, str], helps: dict[str, str]) -> Family:
         if base in types and (suffix not in _SUFFIXES or types[base] in ("histogram", "summary")):
             declared = base
             break
-    kind = types.get(declared, "unknown")
+    kind = types.get(declared, "unknown").replace("untyped", "unknown")
     if kind == "unknown" and name.endswith("_total"):
         kind = "counter"
     shown = declared.removesuffix("_total") if kind == "counter" else declared

@@ -46,7 +46,7 @@ class _Page:
     def __init__(self) -> None:
         self._lines: list[str] = []
         self._timed = False
-        """True if lines have a time after their value."""
+        """True if lines have a time or an exemplar after their value."""
         self._series: list[str] = []
         """Each line up to its value."""
 
@@ -67,13 +67,15 @@ class _Page:
         return self._new_page(text) if None in slower else {"lines": changed, "values": slower}
 
     def _new_page(self, text: str) -> dict[str, Any]:
-        self._timed = any(map(_has_time, self._lines))
+        self._timed = any(map(_is_timed, self._lines))
         self._series = [line[: line.rfind(" ") + 1] for line in self._lines]
         return {"page": text}
 
 
-def _has_time(line: str) -> bool:
-    return not line.startswith("#") and len(line.rpartition("}")[2].split()) > (1 if "}" in line else 2)
+def _is_timed(line: str) -> bool:
+    if line.startswith("#"):
+        return False
+    return " # " in line or len(line.rpartition("}")[2].split()) > (1 if "}" in line else 2)
 
 
 def _new_value(old: str, new: str) -> float | None:

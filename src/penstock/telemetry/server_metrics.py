@@ -162,7 +162,8 @@ class _Endpoint:
             key = series.name, tuple(series.labels.items())
             found = self.by_series.get(key)
             if found is None:
-                figures = GaugeValues() if series.family.type in ("gauge", "unknown") else CounterGrowth()
+                goes_down = series.family.type in ("gauge", "unknown") or "quantile" in series.labels
+                figures = GaugeValues() if goes_down else CounterGrowth()
                 found = self.by_series[key] = series, figures
             self.lines[n] = found[1]
             if isinstance(found[1], GaugeValues):

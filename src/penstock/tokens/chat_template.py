@@ -6,6 +6,7 @@ installed vocabularies of Qwen it is written here.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from penstock.tokens import hub
 from penstock.tokens.tiktoken_vocabulary import TiktokenTokenizer
 from penstock.tokens.tokenizer import Source, Tokenizer
 
-__all__ = ["ChatTokenizer", "with_chat_template"]
+__all__ = ["ChatTokenizer", "RefusedMessagesError", "with_chat_template"]
 
 _FILES = ("chat_template.jinja", "tokenizer_config.json")
 _DOWNLOAD_S = 60.0
@@ -36,6 +37,10 @@ _QWEN_SYSTEM_PROMPTS = (
     (re.compile(r"Qwen/Qwen2(?![0-9.])"), "You are a helpful assistant."),
 )
 """System prompts that the templates of models add to a request without one. Qwen 3 adds none."""
+
+
+class RefusedMessagesError(UserError, ValueError):
+    """A chat template does not take the messages of a request. After a run, that request has no input length."""
 
 
 class ChatTokenizer:
@@ -80,7 +85,7 @@ class ChatTokenizer:
         return self._inner.decode(ids)
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Any = None) -> str:
-        """Return the text that the model reads. Raise UserError if the template does not take the messages."""
+        """Return the text that the model reads. Raise RefusedMessagesError if the template does not take the messages."""
         from jinja2 import TemplateError
 
         plain = [{**message, "content": _text(message.get("content"))} for message in messages]
@@ -91,7 +96,7 @@ class ChatTokenizer:
                 messages=plain, tools=tools, add_generation_prompt=True, **self._variables
             )
         except (TemplateError, TypeError, LookupError, ValueError) as error:
-            raise UserError(
+            raise RefusedMessagesError(
                 f"The chat template of the tokenizer '{self.name}' does not take these messages ({error}); leave out "
                 "--apply-chat-template."
             ) from None
@@ -159,24 +164,41 @@ def _text(content: Any) -> str:
 
 
 def _compile(template: str, name: str) -> Any:
+    """Compile a template in an environment that renders like that of the transformers package."""
     from datetime import datetime
 
     from jinja2 import TemplateError
+    from jinja2.ext import Extension
     from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """The block `generation`, which marks replies for training and renders its content."""
+
+        tags = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: Any) -> Any:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
     def raise_exception(message: str) -> None:
         raise TemplateError(message)
 
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"], keep_trailing_newline=True
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
     )
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    environment.filters["tojson"] = lambda value, **_: msgspec.json.encode(value).decode()
+    environment.filters["tojson"] = _to_json
     try:
         return environment.from_string(template)
     except TemplateError as error:
         raise _missing(name, f"it is not a valid Jinja template ({error})") from None
+
+
+def _to_json(
+    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _content(path: str) -> bytes | None:

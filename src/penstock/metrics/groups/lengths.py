@@ -39,8 +39,8 @@ _METRICS = (
         "input_sequence_length",
         "Input Sequence Length",
         "tokens",
-        "Tokens of the texts in the body, joined by spaces. Excludes the server's chat template, so the server's count is "
-        "usually a little higher.",
+        "Tokens of the texts in the body and of its tool definitions, joined by spaces. Excludes the server's chat template, "
+        "so the server's count is usually a little higher.",
         order=700,
         larger=True,
         needs="input_tokens",
