@@ -23,6 +23,7 @@ from penstock.runs.runner import PhaseResult, Runner
 from penstock.schedule.limits import Fixed, LinearRamp
 from penstock.schedule.phase import Phase
 from penstock.settings.schema import EndpointSettings
+from penstock.workers.in_process import InProcess
 from penstock.workers.job import Job, take_secrets, targets
 from penstock.workers.local_processes import ForkedWorkers, SpawnedWorkers
 from penstock.workers.messages import Close, PhaseDone, Ready, StartPhase
@@ -157,6 +158,35 @@ def test_next_phase_can_start_without_draining(tmp_path: Path) -> None:
     log.close()
     assert max(server.seen) == 4  # the requests of the first phase kept their slots
     assert all(record.failure is None for record in outcome.records)
+
+
+def test_phase_that_ends_just_before_the_next_one_does_not_end_that_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(InProcess, "lead_ns", 300_000_000)
+
+    started: list[bool] = []
+
+    async def answer(_: Request, connection: Connection) -> None:
+        while not started:
+            await asyncio.sleep(0.005)
+        await connection.send(chat_reply())
+
+    def note_start(runner: Runner) -> None:
+        if len(runner.running) == 2:
+            started.append(True)
+
+    def phases() -> Iterator[Phase]:
+        yield make_phase(slots=1, requests=1)
+        assert harness.runner is not None
+        (first,) = harness.runner.running
+        first.watch(lambda _: len(harness.requests) == 1)
+        yield make_phase(slots=1, requests=3)
+
+    harness = Harness(tmp_path, answer)
+    harness.on_tick = note_start
+    outcome = harness.run_phases(BODIES, phases(), drain=False)
+    assert [report.requests for report in outcome.reports] == [1, 3]
 
 
 # -- backends ---------------------------------------------------------------------------------------------------------
