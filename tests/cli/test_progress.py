@@ -48,7 +48,7 @@ def test_final_line_shows_the_rate_and_no_remaining_time(plans: Any, monkeypatch
 def test_stopping_run_shows_no_remaining_time(plans: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = show(plans, monkeypatch, [(0, 0, 0), (4, 4, 1), (6, 6, 2)])
     assert "Stopping: waiting for 2 requests in flight; Ctrl-C again to stop at once." in lines
-    assert "Stopping at once." in lines
+    assert "Stopping at once. Ctrl-C again kills the workers that do not stop." in lines
     assert not [line for line in lines if "<" in line]
     assert lines[-1].endswith("| 60% [00:06] 1.0 requests/s")
 

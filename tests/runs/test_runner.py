@@ -293,6 +293,40 @@ def test_other_workers_finish_when_one_is_killed(tmp_path: Path, mock_url: str) 
     log.close()
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_third_interrupt_kills_the_worker_that_does_not_stop(tmp_path: Path, mock_url: str, workers: int) -> None:
+    run = Run(tmp_path, mock_url)
+    backend = run.forked(workers)
+    hanging = workers - 1
+
+    def interrupt(_: object) -> None:
+        for running in runner.running:
+            if not runner.interrupts and running.progress.ended >= 4:
+                os.kill(backend.pids[hanging], signal.SIGSTOP)
+                runner.interrupt(now=1_000_000_000)
+                runner.interrupt(now=2_000_000_000)
+            elif runner.interrupts == 2 and running.unfinished == {hanging}:
+                runner.interrupt(now=3_000_000_000)
+
+    runner = Runner(backend, run.log, epoch=run.epoch, on_progress=interrupt)
+    with runner:
+        result = runner.run(make_phase(slots=4, requests=2000))
+    assert result is not None
+    assert result.stopped
+    assert [(lost.worker, lost.how) for lost in runner.lost_workers] == [(hanging, "was killed by signal 9")]
+
+
+def test_worker_that_does_not_end_is_killed(tmp_path: Path, mock_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.workers.local_processes._END_TIMEOUT_S", 0.0)
+    run = Run(tmp_path, mock_url)
+    backend = run.forked(1)
+    with Runner(backend, run.log, epoch=run.epoch) as runner:
+        runner.run(make_phase(slots=1, requests=1))
+        os.kill(backend.pids[0], signal.SIGSTOP)
+    assert not backend.pids
+    assert len(run.records()) == 1
+
+
 def test_run_fails_when_all_workers_are_killed(tmp_path: Path, mock_url: str) -> None:
     run = Run(tmp_path, mock_url)
     backend = run.forked()

@@ -11,9 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
 
-from penstock.cli.phase_progress import clock, remaining_s, share_done
+from penstock.cli.phase_progress import clock, remaining_s, share_done, stop_text
 from penstock.cli.terminal import terminal_width
-from penstock.plural import counted
 from penstock.runs.runner import RunProgress
 from penstock.schedule.phase import Phase
 
@@ -67,7 +66,7 @@ class Display:
             self._due = now + (_TERMINAL_INTERVAL_NS if self._tty else _PLAIN_INTERVAL_NS)
         if progress.stopping > self._stops_shown:
             self._stops_shown = progress.stopping
-            self._show_stop(progress)
+            self._write(stop_text(progress.stopping, progress.in_flight))
         if not progress.began:
             if self._tty and progress.connected and now >= self._due and self._keep is None:
                 self._due = now + _TERMINAL_INTERVAL_NS
@@ -81,14 +80,6 @@ class Display:
                 self._out(_CLEAR + self._line(progress, now, width=(terminal_width(sys.stdout) or 80) - 1))
             else:
                 self._out(self._line(progress, now) + "\n")
-
-    def _show_stop(self, progress: RunProgress) -> None:
-        text = (
-            f"Stopping: waiting for {counted(progress.in_flight, 'request')} in flight; Ctrl-C again to stop at once."
-            if progress.stopping == 1
-            else "Stopping at once."
-        )
-        self._write(text)
 
     def _line(self, progress: RunProgress, now: int, *, final: bool = False, width: int = 1000) -> str:
         phase = self._phases[progress.phase]

@@ -107,7 +107,7 @@ def render(progress: RunProgress, labels: dict[str, str], expected: int | None) 
         ("in_flight_requests", "Conversations that are active", progress.in_flight),
         ("workers", "Worker processes, including lost ones", len(progress.workers)),
         ("phase_number", "Number of the running phase, from 0", progress.phase),
-        ("stopping", "1 after the first interrupt, 2 after the second", progress.stopping),
+        ("stopping", "How often the run was interrupted, or 1 if an error ends it", progress.stopping),
         ("resident_memory_bytes", "Resident memory of the process that shows progress", _resident_bytes()),
     ]
     if expected is not None:

@@ -34,6 +34,8 @@ __all__ = [
 ]
 
 _POLL_S = 0.01
+_END_TIMEOUT_S = 60.0
+"""Longest time for a worker to end, whose records are in its file then. One that is stopped would never end."""
 _SPARE_FILES = 64
 """Open files of a process besides its connections."""
 _MAX_FILES = 1 << 20
@@ -180,8 +182,14 @@ class _Workers:
         assert self._on_event is not None
         self._on_event(number, event)
 
+    def kill(self, numbers: set[int]) -> None:
+        for child in self._children:
+            if child.number in numbers:
+                child.process.kill()
+
     def close(self) -> None:
-        while self._closing and self._children:
+        deadline = time.monotonic() + _END_TIMEOUT_S
+        while self._closing and self._children and time.monotonic() < deadline:
             wait_for([child.messages for child in self._children], timeout=_POLL_S)
             self._poll()
         for child in self._children:

@@ -460,6 +460,12 @@ class RayWorkers:
             if worker not in node.ended:
                 self._on_event(worker, WorkerDied(f"was lost with its node {node.node.name}"))
 
+    def kill(self, numbers: set[int]) -> None:
+        """Give up the nodes of these workers; `close` ends their actors."""
+        for node in self._alive():
+            if numbers & set(node.numbers):
+                self._lose(node)
+
     # -- end ----------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
