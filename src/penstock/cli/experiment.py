@@ -25,6 +25,7 @@ from penstock.cli.screen import draw_on
 from penstock.plural import counted
 from penstock.records.log import RunLog, variation_label
 from penstock.reports.experiment_tables import draw_repeated, draw_search, draw_sweep
+from penstock.reports.search_page import limit_sentence
 from penstock.runs.experiment import FinishedExperiment, run_experiment
 from penstock.runs.experiment_report import ExperimentReport, report_experiment, report_points
 from penstock.runs.points import Experiment, Point, PointResult
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from penstock.metrics.conditions import Condition
     from penstock.metrics.summary import Summary
 
-__all__ = ["ExperimentObserver", "describe", "profile", "report_again", "show"]
+__all__ = ["ExperimentObserver", "describe", "profile", "report_again", "search_status", "show"]
 
 
 def profile(experiment: Experiment) -> int:
@@ -60,7 +61,7 @@ def profile(experiment: Experiment) -> int:
         show(report, settings.experiment)
     copy_results(settings)
     if report.search is not None:
-        return _search_status(done, report.search)
+        return search_status(done, report.search, quiet=output.quiet)
     return _status(done, settings, assertions)
 
 
@@ -213,11 +214,17 @@ def show(report: ExperimentReport, settings: ExperimentSettings) -> None:
         print(f"{name}: {path}")
 
 
-def _search_status(done: FinishedExperiment, search: SearchOutcome) -> int:
-    """Print what ended a search early, and return the exit status. Levels at which requests fail are part of a search."""
+def search_status(done: FinishedExperiment, search: SearchOutcome, *, quiet: bool) -> int:
+    """Print what ended a search early and, if the tables are not shown, why it has no result; return the exit status. Levels
+    at which requests fail are part of a search."""
     sys.stdout.flush()
     if done.error is not None:
         print(done.error, file=sys.stderr)
+    if quiet and search.result.limit is None:
+        for result in done.results:
+            if result.error is not None:
+                print(f"{_name(result.point)}: {result.error}", file=sys.stderr)
+        print(limit_sentence(search), file=sys.stderr)
     if done.interrupts:
         return EXIT_INTERRUPTED
     return EXIT_FAILED if done.error is not None or search.result.limit is None else 0
