@@ -21,8 +21,13 @@ def plans() -> tuple[Phase, ...]:
     return tuple(make_phases(load, WarmupSettings(), synthetic=True, seed=1, servers=1, several_turns=False))
 
 
-def show(plans: tuple[Phase, ...], monkeypatch: pytest.MonkeyPatch, states: list[tuple[float, int, int]]) -> list[str]:
-    """Return the lines written for a list of (seconds, ended, stopping)."""
+def show(
+    plans: tuple[Phase, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    states: list[tuple[float, int, int]],
+    pause_s: float = 0.0,
+) -> list[str]:
+    """Return the lines written for a list of (seconds, ended, stopping), and in a pause after the phase."""
     lines: list[str] = []
     clock = [SECOND]
     monkeypatch.setattr("penstock.cli.progress.monotonic_ns", lambda: clock[0])
@@ -32,6 +37,9 @@ def show(plans: tuple[Phase, ...], monkeypatch: pytest.MonkeyPatch, states: list
         clock[0] = SECOND + round(seconds * SECOND)
         display(RunProgress(0, SECOND, 2, ended, ended, 0, 2, stopping, ()))
     display.finish()
+    if pause_s:
+        clock[0] += round(pause_s * SECOND)
+        display(RunProgress(0, SECOND, 2, ended, ended, 0, 0, stopping, ()))
     return lines
 
 
@@ -43,6 +51,11 @@ def test_final_line_shows_the_rate_and_no_remaining_time(plans: Any, monkeypatch
     middle, *_, last = show(plans, monkeypatch, [(0, 0, 0), (5, 5, 0), (10, 10, 0)])
     assert middle.endswith("| 50% [00:05<00:05] 1.0 requests/s")
     assert last.endswith("| 100% [00:10] 1.0 requests/s")
+
+
+def test_no_progress_is_shown_in_the_pause_after_a_phase(plans: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    states = [(0, 0, 0), (10, 10, 0)]
+    assert show(plans, monkeypatch, states, pause_s=60) == show(plans, monkeypatch, states)
 
 
 def test_stopping_run_shows_no_remaining_time(plans: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,8 @@ class Display:
         self._expected = expected
         self._ended_before = self._failed_before = 0
         """Counts at the start of the phase; the counters themselves are never reset."""
-        self._phase = -1
+        self._phase = self._finished = -1
+        """Index of the phase that is shown, and of the last one whose end was shown."""
         self._due = monotonic_ns() + _TERMINAL_INTERVAL_NS
         self._stops_shown = 0
         self._tty = _can_redraw()
@@ -67,6 +68,8 @@ class Display:
         if progress.stopping > self._stops_shown:
             self._stops_shown = progress.stopping
             self._write(stop_text(progress.stopping, progress.in_flight))
+        if progress.phase == self._finished:
+            return  # the run pauses, and the rate of the phase would fall with every line
         if not progress.began:
             if self._tty and progress.connected and now >= self._due and self._keep is None:
                 self._due = now + _TERMINAL_INTERVAL_NS
@@ -109,6 +112,7 @@ class Display:
             elif self._tty and self._keep is None:
                 self._out(_CLEAR, True)
             self._last = None
+        self._finished = self._phase
 
     def _write(self, line: str, wait: bool = False) -> None:
         """Write a line that stays on the screen."""
