@@ -191,12 +191,20 @@ def _servers(parsed: ParsedArguments, metric: str | None, as_json: bool, limits:
 
 
 def _interleaved(settings: Settings, metric: str | None, as_json: bool, limits: list[Condition]) -> int:
-    from penstock.cli.run import open_folder, parse_assertions, report_run, run_on_terminal
+    from penstock.cli.run import (
+        check_remote,
+        copy_results,
+        open_folder,
+        parse_assertions,
+        report_run,
+        run_on_terminal,
+    )
     from penstock.compare.comparison import compare
     from penstock.compare.read_runs import pair, read_requests
     from penstock.secrets import redact_url
 
     parse_assertions(settings)  # report mistakes before the run
+    check_remote(settings)
     servers = len(settings.endpoint.urls)
     folder = settings.output.folder
     status = 0
@@ -216,6 +224,7 @@ def _interleaved(settings: Settings, metric: str | None, as_json: bool, limits: 
             "The run was interrupted before every server had completed a request, so there is nothing to compare.",
             file=sys.stderr,
         )
+        copy_results(settings)
         return status
     comparisons = [
         compare(
@@ -234,6 +243,7 @@ def _interleaved(settings: Settings, metric: str | None, as_json: bool, limits: 
     _show(comparisons, as_json)
     if not as_json:
         print(f"Files of each server: {', '.join(os.path.join(subfolder, '') for subfolder, _ in sides)}")
+    copy_results(settings)
     return max(status, _check_limits(limits, comparisons))
 
 
