@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import RunError
+from penstock.errors import RunError, UserError
 from penstock.mock.mock_process import MockProcess, parse_mock_url
 from penstock.records.log import RunLog
 from penstock.records.payloads import PayloadWriter
@@ -22,6 +23,7 @@ from penstock.runs.companion import Companion, CompanionControl
 from penstock.runs.runner import PhaseResult, Runner
 from penstock.schedule.limits import Fixed, LinearRamp
 from penstock.schedule.phase import Phase
+from penstock.schedule.share import Share
 from penstock.settings.schema import EndpointSettings
 from penstock.workers.in_process import InProcess
 from penstock.workers.job import Job, take_secrets, targets
@@ -339,6 +341,25 @@ def test_run_fails_when_all_workers_are_killed(tmp_path: Path, mock_url: str) ->
     runner = Runner(backend, run.log, epoch=run.epoch, on_progress=kill_all)
     with pytest.raises(RunError, match=r"Worker \d was killed by signal 9"), runner:
         runner.run(make_phase(slots=4, requests=2000))
+
+
+def test_workers_end_when_another_one_cannot_be_started(
+    tmp_path: Path, mock_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path, mock_url)
+    backend = run.forked()
+    start = ForkedWorkers._start_child
+
+    def start_one(self: ForkedWorkers, share: Share, *sockets: Any) -> Any:
+        if share.worker:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return start(self, share, *sockets)
+
+    monkeypatch.setattr(ForkedWorkers, "_start_child", start_one)
+    message = r"A worker process cannot be started: Resource temporarily unavailable"
+    with pytest.raises(UserError, match=message), Runner(backend, run.log, epoch=run.epoch):
+        pass
+    assert not backend.pids
 
 
 # -- companions -------------------------------------------------------------------------------------------------------

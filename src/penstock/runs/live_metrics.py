@@ -5,7 +5,6 @@ They are those of the progress display: totals of the workers, and histograms of
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
@@ -79,6 +78,9 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     page = b""
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print nothing: a client may end its connection at any time."""
+
 
 class _Handler(BaseHTTPRequestHandler):
     timeout = 10
@@ -93,8 +95,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", CONTENT_TYPE)
         self.send_header("Content-Length", str(len(server.page)))
         self.end_headers()
-        with contextlib.suppress(OSError):
-            self.wfile.write(server.page)
+        self.wfile.write(server.page)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name in the base class
         """Print nothing."""

@@ -158,7 +158,11 @@ class Runner:
                 companion.start(self)
             self._backend.start(self._on_event)
         except BaseException:
-            self._finish_companions()
+            try:
+                self._backend.close()
+            finally:
+                self._finish_companions()
+                self._log.close()
             raise
         return self
 

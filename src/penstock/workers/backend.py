@@ -45,5 +45,6 @@ class Backend(Protocol):
         ...
 
     def close(self) -> None:
-        """End the workers. Those that have been told to end have a minute for it, the others are killed at once."""
+        """End the workers, also those of a start that failed. Those that have been told to end have a minute for it, the others
+        are killed at once."""
         ...

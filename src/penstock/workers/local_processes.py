@@ -146,8 +146,16 @@ class _Workers:
         sys.stderr.flush()
         for number in self.numbers:
             ours, theirs = socket.socketpair()
-            process = self._start_child(Share(number, self.workers), ours, theirs)
-            theirs.close()
+            try:
+                process = self._start_child(Share(number, self.workers), ours, theirs)
+            except OSError as error:
+                ours.close()
+                raise UserError(
+                    f"A worker process cannot be started: {error.strerror}; allow more processes (ulimit -u), or use fewer "
+                    "--workers-max."
+                ) from None
+            finally:
+                theirs.close()
             self._children.append(_Child(number, process, MessageSocket(ours)))
 
     def send(self, command: Command) -> None:
