@@ -158,12 +158,15 @@ def _check_limits(limits: list[Condition], comparisons: list[Comparison]) -> int
 
 
 def _runs(first: str, second: str, metric: str | None, as_json: bool, limits: list[Condition], html: str | None) -> int:
+    from penstock.cli.open_run import is_experiment, open_run
     from penstock.compare.comparison import compare
     from penstock.compare.read_runs import pair, read_requests
 
     for path in (first, second):
         if not os.path.exists(path):
             raise UserError(f"There is no run at '{path}'.")
+        if is_experiment(path):
+            open_run(path)  # raises UserError, which lists its runs
     pairs = pair(read_requests(first, first), read_requests(second, second))
     comparisons = [compare(pairs, throughput=True, metric=metric, notes=(_SEPARATE_RUNS_NOTE,))]
     if html is not None:
