@@ -23,7 +23,7 @@ from penstock.cli.run import (
 )
 from penstock.cli.screen import draw_on
 from penstock.plural import counted
-from penstock.records.log import RunLog, variation_label
+from penstock.records.log import RunLog
 from penstock.reports.experiment_tables import draw_repeated, draw_search, draw_sweep
 from penstock.reports.search_page import limit_sentence
 from penstock.runs.experiment import FinishedExperiment, run_experiment
@@ -132,7 +132,7 @@ class ExperimentObserver(TerminalObserver):
         return Display(self._phases, self._expected, final_lines=False)
 
     def point_begins(self, point: Point, phases: list[Phase], expected: list[int | None]) -> None:
-        name = _name(point)
+        name = point.name
         self._phases += [
             replace(phase, name=name if phase.kind == "profiling" else f"{name}, warmup") for phase in phases
         ]
@@ -153,15 +153,9 @@ class ExperimentObserver(TerminalObserver):
             self._print(_line(result))
 
 
-def _name(point: Point) -> str:
-    """Return the name of a point among all of the experiment."""
-    variation = variation_label(point.parameters)
-    return point.label if not point.parameters or point.label.startswith(variation) else f"{variation} {point.label}"
-
-
 def _line(result: PointResult) -> str:
     """Return the line about a point that has ended."""
-    name = _name(result.point)
+    name = result.point.name
     if result.outcome is not None:
         return f"{name}: {result.outcome}"
     if result.report is None or result.error is not None:
@@ -223,7 +217,7 @@ def search_status(done: FinishedExperiment, search: SearchOutcome, *, quiet: boo
     if quiet and search.result.limit is None:
         for result in done.results:
             if result.error is not None:
-                print(f"{_name(result.point)}: {result.error}", file=sys.stderr)
+                print(f"{result.point.name}: {result.error}", file=sys.stderr)
         print(limit_sentence(search), file=sys.stderr)
     if done.interrupts:
         return EXIT_INTERRUPTED
@@ -237,7 +231,7 @@ def _status(done: FinishedExperiment, settings: Settings, assertions: Sequence[C
     for result in done.results:
         tolerated, errors = _check(result, settings, assertions)
         for sentence in (*tolerated, *errors):
-            print(f"{_name(result.point)}: {sentence}", file=sys.stderr)
+            print(f"{result.point.name}: {sentence}", file=sys.stderr)
         failed |= bool(errors)
     if done.error is not None:
         print(done.error, file=sys.stderr)
