@@ -7,7 +7,7 @@ import errno
 import json
 import os
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any
@@ -25,10 +25,20 @@ from penstock.schedule.limits import Fixed, LinearRamp
 from penstock.schedule.phase import Phase
 from penstock.schedule.share import Share
 from penstock.settings.schema import EndpointSettings
+from penstock.workers.backend import OnEvent
 from penstock.workers.in_process import InProcess
 from penstock.workers.job import Job, take_secrets, targets
 from penstock.workers.local_processes import ForkedWorkers, SpawnedWorkers
-from penstock.workers.messages import Close, PhaseDone, Ready, StartPhase
+from penstock.workers.messages import (
+    Close,
+    Command,
+    Event,
+    PhaseDone,
+    Ready,
+    StartPhase,
+    WorkerDied,
+    WorkerFailed,
+)
 from penstock.workers.ray_cluster import NodeAgent, Tail
 from support.programs import wait_for
 from support.runs import make_header
@@ -316,6 +326,52 @@ def test_third_interrupt_kills_the_worker_that_does_not_stop(tmp_path: Path, moc
     assert result is not None
     assert result.stopped
     assert [(lost.worker, lost.how) for lost in runner.lost_workers] == [(hanging, "was killed by signal 9")]
+
+
+class HangingWorker:
+    """Two workers: one fails when a phase starts, and the other one never answers. The user presses Ctrl-C meanwhile."""
+
+    workers = 2
+    lead_ns = 0
+    nodes = ()
+
+    def __init__(self) -> None:
+        self.runner: Runner | None = None
+        self._on_event: OnEvent | None = None
+
+    def _tell(self, worker: int, event: Event) -> None:
+        assert self._on_event is not None
+        self._on_event(worker, event)
+
+    def start(self, on_event: OnEvent) -> None:
+        self._on_event = on_event
+        for worker in range(2):
+            self._tell(worker, Ready())
+
+    def send(self, command: Command) -> None:
+        if isinstance(command, StartPhase):
+            self._tell(0, WorkerFailed("run", "The disk is full."))
+
+    def wait(self, step: Callable[[], bool]) -> None:
+        assert self.runner is not None
+        for number in range(100):
+            if step():
+                return
+            self.runner.interrupt(now=(number + 1) * 1_000_000_000)
+        raise AssertionError("the run waits for ever")
+
+    def kill(self, numbers: set[int]) -> None:
+        for number in numbers:
+            self._tell(number, WorkerDied("was killed by signal 9"))
+
+    def close(self) -> None: ...
+
+
+def test_interrupts_end_the_wait_after_a_failure(tmp_path: Path) -> None:
+    backend = HangingWorker()
+    runner = backend.runner = Runner(backend, str(tmp_path))
+    with pytest.raises(RunError, match=r"The disk is full\."), runner:
+        runner.run(make_phase(slots=2, requests=2))
 
 
 def test_worker_that_does_not_end_is_killed(tmp_path: Path, mock_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -366,12 +366,16 @@ class Runner:
 
     def _stop_after_failure(self) -> None:
         """Let the workers that are left cancel their requests and write their reports."""
-        if self._running:
-            last = max(self._running)
-            self._send(Stop(2))
-            self._backend.wait(
-                lambda: self._running[last].is_done_except(self._lost.keys() | {w for w, _ in self._failures})
-            )
+        if not self._running:
+            return
+        last = self._running[max(self._running)]
+        self._send(Stop(2))
+
+        def step() -> bool:
+            self._send_stop()  # a further interrupt may have to kill the others
+            return last.unfinished <= {worker for worker, _ in self._failures}
+
+        self._backend.wait(step)
 
     def _raise_failures(self) -> None:
         for kind, error in (("user", UserError), ("run", RunError)):
@@ -466,9 +470,6 @@ class RunningPhase:
     def unfinished(self) -> set[int]:
         """The workers that have not ended the phase."""
         return set(range(self._runner._backend.workers)) - self._done.keys() - self._runner._lost.keys()
-
-    def is_done_except(self, workers: set[int]) -> bool:
-        return len(self._done.keys() | workers) == self._runner._backend.workers
 
     @property
     def done(self) -> bool:
