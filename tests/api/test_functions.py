@@ -17,6 +17,8 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock.api.options import parse_options
+from penstock.runs.read_experiment import read_experiment
 
 TTFT_MS, ITL_MS = 20, 4
 
@@ -99,7 +101,8 @@ print(result.summary.succeeded)
 
 @pytest.mark.slow
 def test_runner_runs_phases_of_different_loads(url: str, tmp_path: Path) -> None:
-    with penstock.Runner(**options(tmp_path, url, request_count=40)) as runner:
+    copy = tmp_path / "copy"
+    with penstock.Runner(**options(tmp_path / "run", url, request_count=40, results_url=f"file://{copy}")) as runner:
         one = runner.run(concurrency=1, request_count=5)
         four = runner.run(concurrency=4, request_count=16, name="four")
         stopped = runner.run(request_rate=100, benchmark_duration=60, until=lambda progress: progress.ended >= 24)
@@ -117,6 +120,18 @@ def test_runner_runs_phases_of_different_loads(url: str, tmp_path: Path) -> None
     assert longer.metrics["input_sequence_length"].avg == 60
     comparison = penstock.compare(one, four)
     assert comparison.a.name.endswith("phase_0")
+    assert (copy / "phase_0" / "profile_export_aiperf.json").exists()
+
+
+@pytest.mark.slow
+def test_phase_with_too_many_failures_ends_early(tmp_path: Path) -> None:
+    with (
+        penstock.mock(error=500, ttft=1) as failing,
+        penstock.Runner(**options(tmp_path, failing, concurrency=1)) as runner,
+    ):
+        result = runner.run(concurrency=1, benchmark_duration=600, failed_request_threshold=0.5)
+    assert result.summary.incomplete_reason is not None
+    assert "--failed-request-threshold" in result.summary.incomplete_reason
 
 
 @pytest.mark.slow
@@ -139,6 +154,29 @@ def test_sweep_returns_a_result_for_each_point(url: str, tmp_path: Path) -> None
     assert (tmp_path / "sweep_aggregate" / "profile_export_aiperf_sweep.json").exists()
 
 
+def test_list_of_one_value_is_a_sweep_with_one_point(tmp_path: Path) -> None:
+    experiment = read_experiment(parse_options(options(tmp_path, "mock://", concurrency=[2]), sweep=True))
+    assert next(experiment.points()).parameters == {"concurrency": 2}
+
+
+def test_sweep_needs_something_to_sweep_over(tmp_path: Path) -> None:
+    with pytest.raises(penstock.UserError, match=r"use penstock\.profile"):
+        penstock.sweep(**options(tmp_path / "run", "http://127.0.0.1:9", concurrency=1))
+
+
+@pytest.mark.slow
+def test_search_returns_the_limit_and_the_results_of_its_levels(url: str, tmp_path: Path) -> None:
+    limits = {"find_max": "concurrency", "slo": "p50 request_latency<60000", "search_max": 1}
+    found = penstock.sweep(**options(tmp_path, url, concurrency=None, request_count=None, osl=1) | limits)
+    assert found.search is not None
+    assert found.search.result.limit is not None
+    assert found.search.result.limit.low == 1
+    assert found.points
+    for point in found:
+        assert point.result is not None
+        assert point.result.summary.succeeded > 0
+
+
 def test_profile_does_not_sweep(tmp_path: Path) -> None:
     with pytest.raises(penstock.UserError, match=r"use penstock\.sweep"):
         penstock.profile(**options(tmp_path / "run", "http://127.0.0.1:9", concurrency=[1, 2]))
@@ -157,6 +195,12 @@ def test_mistakes_are_the_sentences_of_the_command_line(tmp_path: Path, changes:
     with pytest.raises(penstock.UserError) as error:
         penstock.profile(**options(tmp_path / "run", "http://127.0.0.1:9", **changes))
     assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize("option", [{"warmup_request_count": 2}, {"until": "p50 request_latency ±5%"}])
+def test_runner_refuses_what_only_a_single_run_has(tmp_path: Path, option: dict[str, Any]) -> None:
+    with pytest.raises(penstock.UserError, match="the phases that you give"):
+        penstock.Runner(**options(tmp_path / "run", "http://127.0.0.1:9"), **option)
 
 
 def test_unreachable_server_is_an_error(tmp_path: Path) -> None:

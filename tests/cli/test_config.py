@@ -91,3 +91,22 @@ def test_mistakes_are_refused(words: tuple[str, ...], sentence: str, capsys: pyt
     status, _, err = call(capsys, *words)
     assert status == 2
     assert err.startswith(f"penstock config: {sentence}")
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (("--concurrency", "1,2"), "run.yaml is valid. It has 2 points.\n"),
+        (("--sweep", "auto", "--parameter-sweep-cooldown-seconds", "1"), "run.yaml is valid.\n"),
+        (("--concurrency", "1,1"), "The sweep has concurrency 1 twice; its points must differ.\n"),
+        (("--concurrency", "1,2", "--sweep", "auto"), "--sweep auto chooses the points by itself"),
+        (("--concurrency", "1,2", "--isl", "1,2,3", "--sweep-type", "zip"), "needs lists of the same length"),
+    ],
+)
+def test_sweep_is_checked_as_a_run_would(
+    words: tuple[str, ...], answer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("run.yaml").write_text("benchmark: {model: m}")
+    status, out, err = call(capsys, "validate", "run.yaml", *words)
+    assert answer in out + err
+    assert status == (0 if "is valid" in answer else 2)

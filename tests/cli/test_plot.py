@@ -25,6 +25,17 @@ def test_runs_are_plotted_one_by_one_and_together(tmp_path, capsys):
     assert f"1 file written to {out}/" in capsys.readouterr().out
 
 
+def test_charts_of_runs_with_equal_names_do_not_replace_each_other(tmp_path):
+    folders = []
+    for name in ("before", "after"):
+        (tmp_path / name).mkdir()
+        folders.append(report_run(tmp_path / name, [make_record(streamed=False, stamps=[], pieces=[])]).folder)
+    out = tmp_path / "plots"
+    assert main.main(["plot", *folders, "--output-dir", str(out), "--format", "svg"]) == 0
+    for name in ("before", "after"):
+        assert "latency-cdf.svg" in os.listdir(out / name / "out")
+
+
 def test_wrong_format_and_missing_run_are_errors_of_the_user(tmp_path, capsys):
     assert main.main(["plot", str(tmp_path), "--format", "gif"]) == 2
     assert "must be png or svg" in capsys.readouterr().err

@@ -21,8 +21,13 @@ def plans() -> tuple[Phase, ...]:
     return tuple(make_phases(load, WarmupSettings(), synthetic=True, seed=1, servers=1, several_turns=False))
 
 
-def show(plans: tuple[Phase, ...], monkeypatch: pytest.MonkeyPatch, states: list[tuple[float, int, int]]) -> list[str]:
-    """Return the lines written for a list of (seconds, ended, stopping)."""
+def show(
+    plans: tuple[Phase, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    states: list[tuple[float, int, int]],
+    pause_s: float = 0.0,
+) -> list[str]:
+    """Return the lines written for a list of (seconds, ended, stopping), and in a pause after the phase."""
     lines: list[str] = []
     clock = [SECOND]
     monkeypatch.setattr("penstock.cli.progress.monotonic_ns", lambda: clock[0])
@@ -32,6 +37,9 @@ def show(plans: tuple[Phase, ...], monkeypatch: pytest.MonkeyPatch, states: list
         clock[0] = SECOND + round(seconds * SECOND)
         display(RunProgress(0, SECOND, 2, ended, ended, 0, 2, stopping, ()))
     display.finish()
+    if pause_s:
+        clock[0] += round(pause_s * SECOND)
+        display(RunProgress(0, SECOND, 2, ended, ended, 0, 0, stopping, ()))
     return lines
 
 
@@ -45,10 +53,15 @@ def test_final_line_shows_the_rate_and_no_remaining_time(plans: Any, monkeypatch
     assert last.endswith("| 100% [00:10] 1.0 requests/s")
 
 
+def test_no_progress_is_shown_in_the_pause_after_a_phase(plans: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    states = [(0, 0, 0), (10, 10, 0)]
+    assert show(plans, monkeypatch, states, pause_s=60) == show(plans, monkeypatch, states)
+
+
 def test_stopping_run_shows_no_remaining_time(plans: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = show(plans, monkeypatch, [(0, 0, 0), (4, 4, 1), (6, 6, 2)])
     assert "Stopping: waiting for 2 requests in flight; Ctrl-C again to stop at once." in lines
-    assert "Stopping at once." in lines
+    assert "Stopping at once. Ctrl-C again kills the workers that do not stop." in lines
     assert not [line for line in lines if "<" in line]
     assert lines[-1].endswith("| 60% [00:06] 1.0 requests/s")
 

@@ -50,9 +50,12 @@ def test_comparison_of_two_servers_sends_every_payload_to_both(
         out,
         "--random-seed",
         5,
+        "--results-url",
+        f"file://{program.folder}/copy",
         command="penstock",
     )
     assert done.status == 0, done
+    assert (program.folder / "copy" / "compare.json").exists()
     comparison = json.loads((out / "compare.json").read_text())
     page = read_page(str(out / "report.html"))
     assert page["conclusions"] == [comparison["conclusion"]]

@@ -102,9 +102,10 @@ def test_repeated_runs_send_the_same_prompts_and_are_aggregated(
     assert {line["metadata"]["phase_index"] for line in exported} == {0}
     verified = program.run("verify", folders[1], command="penstock")
     assert (verified.status, "8 requests sent exactly" in verified.out) == (0, True), verified
-    refused = program.run("verify", done.folder, command="penstock")
-    assert "holds several runs; name one of them" in refused.err
-    assert refused.status == 2
+    for words in (("verify", done.folder), ("compare", done.folder, done.folder)):
+        refused = program.run(*words, command="penstock")
+        assert "holds several runs; name one of them" in refused.err
+        assert refused.status == 2
     before = {path: path.read_bytes() for path in done.files() if path.suffix == ".json"}
     for path in before:
         if "log" not in path.parts and path.name != "point.json":

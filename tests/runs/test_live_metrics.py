@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
+import struct
 import subprocess
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -59,6 +62,19 @@ def serving() -> Iterator[tuple[LiveMetrics, Control]]:
     metrics.poll()
     yield metrics, control
     metrics.finish()
+
+
+def test_client_that_goes_away_is_not_reported(
+    serving: tuple[LiveMetrics, Control], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics, _ = serving
+    ended = threading.Event()
+    monkeypatch.setattr(metrics._server, "shutdown_request", lambda _: ended.set())
+    with socket.create_connection(("127.0.0.1", metrics.port)) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.sendall(b"GET /metrics HTTP/1.1\r\n")
+    assert ended.wait(60)
+    assert capfd.readouterr().err == ""
 
 
 def families(page: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -172,12 +173,32 @@ def test_repeating_stops_when_the_metric_is_stable(flags: str, values: list[floa
     assert len(run(f"{CONVERGING} {flags}", values)) == runs
 
 
+@pytest.mark.parametrize("flags", ["--sweep auto", "--find-max concurrency --slo request_error_rate<1"])
+def test_experiment_that_chooses_its_loads_does_not_follow_the_times_of_a_trace(tmp_path: Path, flags: str) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text('{"timestamp": 5, "input_length": 3, "output_length": 1}')
+    words = f"--model m {flags} --input-file {trace} --custom-dataset-type mooncake_trace"
+    made = read_experiment(parse(PROFILE, words.split()))
+    assert made.settings.load.recorded is None
+
+
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
         ("--confidence-level 0.9", "--confidence-level applies to repeated runs; give --num-profile-runs too"),
         ("--sweep-type zip", "--sweep-type applies to sweeps; give a list of values such as --concurrency 1,8,64"),
         ("--sweep auto --request-rate 5", "--sweep auto varies the concurrency; leave out --request-rate."),
+        (
+            "--sweep auto --user-centric-rate 5 --num-users 2 --conversation-turn-mean 2",
+            "--sweep auto varies the concurrency; leave out --user-centric-rate.",
+        ),
+        *(
+            (
+                f"{flags} --parameter-sweep-mode independent",
+                "--parameter-sweep-mode orders the repeated runs of a sweep",
+            )
+            for flags in ("", "--concurrency 1,2", "--num-profile-runs 2")
+        ),
         ("--sweep auto --isl 10,20", "--sweep auto chooses the points by itself; give one value for isl."),
         ("--sweep auto --num-profile-runs 2", "--sweep auto measures each point once; leave out --num-profile-runs."),
         ("--concurrency 2,8 --prefill-concurrency 4", "--prefill-concurrency 4 is above --concurrency 2"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,22 @@ def test_run_that_does_not_begin_restores_the_previous_log(tmp_path: Path) -> No
         assert folder.replaces is not None
         assert folder.previous_log == str(tmp_path / "log.old")
     assert [path.name for path in tmp_path.iterdir()] == ["log"]
+    assert (tmp_path / "log" / "run.json").read_text() == "previous"
+
+
+def test_folder_that_cannot_be_written_keeps_the_previous_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_log(tmp_path / "log", "previous")
+
+    mkdir = os.mkdir
+
+    def full_disk(path: str, *mode: int) -> None:
+        if path == str(tmp_path / "log"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        mkdir(path, *mode)
+
+    monkeypatch.setattr("os.mkdir", full_disk)
+    with pytest.raises(UserError, match="No space left on device"), RunFolder(str(tmp_path)):
+        pass
     assert (tmp_path / "log" / "run.json").read_text() == "previous"
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
 import pytest
 
-from penstock.errors import RunError
+from penstock.errors import RunError, UserError
 from penstock.mock.mock_process import MockProcess, parse_mock_url
 from penstock.records.log import RunLog
 from penstock.records.payloads import PayloadWriter
@@ -22,10 +23,22 @@ from penstock.runs.companion import Companion, CompanionControl
 from penstock.runs.runner import PhaseResult, Runner
 from penstock.schedule.limits import Fixed, LinearRamp
 from penstock.schedule.phase import Phase
+from penstock.schedule.share import Share
 from penstock.settings.schema import EndpointSettings
+from penstock.workers.backend import OnEvent
+from penstock.workers.in_process import InProcess
 from penstock.workers.job import Job, take_secrets, targets
 from penstock.workers.local_processes import ForkedWorkers, SpawnedWorkers
-from penstock.workers.messages import Close, PhaseDone, Ready, StartPhase
+from penstock.workers.messages import (
+    Close,
+    Command,
+    Event,
+    PhaseDone,
+    Ready,
+    StartPhase,
+    WorkerDied,
+    WorkerFailed,
+)
 from penstock.workers.ray_cluster import NodeAgent, Tail
 from support.programs import wait_for
 from support.runs import make_header
@@ -159,6 +172,35 @@ def test_next_phase_can_start_without_draining(tmp_path: Path) -> None:
     assert all(record.failure is None for record in outcome.records)
 
 
+def test_phase_that_ends_just_before_the_next_one_does_not_end_that_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(InProcess, "lead_ns", 300_000_000)
+
+    started: list[bool] = []
+
+    async def answer(_: Request, connection: Connection) -> None:
+        while not started:
+            await asyncio.sleep(0.005)
+        await connection.send(chat_reply())
+
+    def note_start(runner: Runner) -> None:
+        if len(runner.running) == 2:
+            started.append(True)
+
+    def phases() -> Iterator[Phase]:
+        yield make_phase(slots=1, requests=1)
+        assert harness.runner is not None
+        (first,) = harness.runner.running
+        first.watch(lambda _: len(harness.requests) == 1)
+        yield make_phase(slots=1, requests=3)
+
+    harness = Harness(tmp_path, answer)
+    harness.on_tick = note_start
+    outcome = harness.run_phases(BODIES, phases(), drain=False)
+    assert [report.requests for report in outcome.reports] == [1, 3]
+
+
 # -- backends ---------------------------------------------------------------------------------------------------------
 
 
@@ -263,6 +305,86 @@ def test_other_workers_finish_when_one_is_killed(tmp_path: Path, mock_url: str) 
     log.close()
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_third_interrupt_kills_the_worker_that_does_not_stop(tmp_path: Path, mock_url: str, workers: int) -> None:
+    run = Run(tmp_path, mock_url)
+    backend = run.forked(workers)
+    hanging = workers - 1
+
+    def interrupt(_: object) -> None:
+        for running in runner.running:
+            if not runner.interrupts and running.progress.ended >= 4:
+                os.kill(backend.pids[hanging], signal.SIGSTOP)
+                runner.interrupt(now=1_000_000_000)
+                runner.interrupt(now=2_000_000_000)
+            elif runner.interrupts == 2 and running.unfinished == {hanging}:
+                runner.interrupt(now=3_000_000_000)
+
+    runner = Runner(backend, run.log, epoch=run.epoch, on_progress=interrupt)
+    with runner:
+        result = runner.run(make_phase(slots=4, requests=2000))
+    assert result is not None
+    assert result.stopped
+    assert [(lost.worker, lost.how) for lost in runner.lost_workers] == [(hanging, "was killed by signal 9")]
+
+
+class HangingWorker:
+    """Two workers: one fails when a phase starts, and the other one never answers. The user presses Ctrl-C meanwhile."""
+
+    workers = 2
+    lead_ns = 0
+    nodes = ()
+
+    def __init__(self) -> None:
+        self.runner: Runner | None = None
+        self._on_event: OnEvent | None = None
+
+    def _tell(self, worker: int, event: Event) -> None:
+        assert self._on_event is not None
+        self._on_event(worker, event)
+
+    def start(self, on_event: OnEvent) -> None:
+        self._on_event = on_event
+        for worker in range(2):
+            self._tell(worker, Ready())
+
+    def send(self, command: Command) -> None:
+        if isinstance(command, StartPhase):
+            self._tell(0, WorkerFailed("run", "The disk is full."))
+
+    def wait(self, step: Callable[[], bool]) -> None:
+        assert self.runner is not None
+        for number in range(100):
+            if step():
+                return
+            self.runner.interrupt(now=(number + 1) * 1_000_000_000)
+        raise AssertionError("the run waits for ever")
+
+    def kill(self, numbers: set[int]) -> None:
+        for number in numbers:
+            self._tell(number, WorkerDied("was killed by signal 9"))
+
+    def close(self) -> None: ...
+
+
+def test_interrupts_end_the_wait_after_a_failure(tmp_path: Path) -> None:
+    backend = HangingWorker()
+    runner = backend.runner = Runner(backend, str(tmp_path))
+    with pytest.raises(RunError, match=r"The disk is full\."), runner:
+        runner.run(make_phase(slots=2, requests=2))
+
+
+def test_worker_that_does_not_end_is_killed(tmp_path: Path, mock_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.workers.local_processes._END_TIMEOUT_S", 0.0)
+    run = Run(tmp_path, mock_url)
+    backend = run.forked(1)
+    with Runner(backend, run.log, epoch=run.epoch) as runner:
+        runner.run(make_phase(slots=1, requests=1))
+        os.kill(backend.pids[0], signal.SIGSTOP)
+    assert not backend.pids
+    assert len(run.records()) == 1
+
+
 def test_run_fails_when_all_workers_are_killed(tmp_path: Path, mock_url: str) -> None:
     run = Run(tmp_path, mock_url)
     backend = run.forked()
@@ -275,6 +397,25 @@ def test_run_fails_when_all_workers_are_killed(tmp_path: Path, mock_url: str) ->
     runner = Runner(backend, run.log, epoch=run.epoch, on_progress=kill_all)
     with pytest.raises(RunError, match=r"Worker \d was killed by signal 9"), runner:
         runner.run(make_phase(slots=4, requests=2000))
+
+
+def test_workers_end_when_another_one_cannot_be_started(
+    tmp_path: Path, mock_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path, mock_url)
+    backend = run.forked()
+    start = ForkedWorkers._start_child
+
+    def start_one(self: ForkedWorkers, share: Share, *sockets: Any) -> Any:
+        if share.worker:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return start(self, share, *sockets)
+
+    monkeypatch.setattr(ForkedWorkers, "_start_child", start_one)
+    message = r"A worker process cannot be started: Resource temporarily unavailable"
+    with pytest.raises(UserError, match=message), Runner(backend, run.log, epoch=run.epoch):
+        pass
+    assert not backend.pids
 
 
 # -- companions -------------------------------------------------------------------------------------------------------

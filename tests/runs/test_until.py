@@ -1,5 +1,7 @@
 """The rule of `--until`, on records that a worker has written."""
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -7,23 +9,66 @@ from typing import Any
 import pytest
 
 from penstock.metrics.precision import parse_precision
-from penstock.records.log import LogWriter
+from penstock.records.log import UNTIL, LogWriter
+from penstock.runs.execute import OpenedRun, execute_phases
 from penstock.runs.until import UntilRule
+from penstock.schedule.phase import Phase
+from penstock.settings.schema import LoadSettings
 from support.records import MS, make_record
+from support.worker_harness import make_phase
 
 RUNNING: Any = SimpleNamespace(index=0)
+
+
+class Run:
+    """A run whose worker has written all its records before this process goes on after the start of the phase."""
+
+    interrupts = index = 0
+    began = True
+    companion_error = None
+    progress = SimpleNamespace(ended=0, failed=0)
+
+    def __init__(self, folder: Path) -> None:
+        self.samples: dict[str, dict[str, Any]] = {}
+        self._folder = folder
+
+    def start(self, _: Phase) -> "Run":
+        write_records(self._folder, 150)
+        return self
+
+    def wait(self, until: Callable[[Any], bool]) -> Any:
+        until(self)
+        return SimpleNamespace(next_position=0)
+
+    def add_sample(self, source: str, _: int, values: dict[str, Any]) -> None:
+        self.samples[source] = values
+
+
+def write_records(folder: Path, count: int) -> None:
+    log = LogWriter(str(folder), 0)
+    for at in range(count):
+        end = 100 * MS + at % 7 * MS
+        log.record(make_record(start=at, end=at + end, stamps=[50 * MS, end]))
+    log.close()
+
+
+def test_no_request_is_missed_when_this_process_is_slow(tmp_path: Path) -> None:
+    run: Any = Run(tmp_path)
+    settings: Any = SimpleNamespace(until="avg request_latency ±10", load=LoadSettings())
+    prepared: Any = SimpleNamespace(phases=[make_phase()], job=SimpleNamespace(log=str(tmp_path)))
+    none: Any = None
+    opening = nullcontext(OpenedRun(settings, none, none, prepared, run))
+    execute_phases(opening, run)
+    assert run.samples[UNTIL]["requests"] == 150
 
 
 @pytest.mark.parametrize(("width", "reached"), [("10", True), ("0.001", False)])
 def test_requests_after_the_last_look_count_at_the_end(tmp_path: Path, width: str, reached: bool) -> None:
     """A run can end at its limit before the rule has looked at its last requests."""
     rule = UntilRule(str(tmp_path), parse_precision(f"avg request_latency ±{width}"))
-    log = LogWriter(str(tmp_path), 0)
+    write_records(tmp_path, 0)
     assert not rule.is_met(RUNNING)
-    for at in range(150):
-        end = 100 * MS + at % 7 * MS
-        log.record(make_record(start=at, end=at + end, stamps=[50 * MS, end]))
-    log.close()
+    write_records(tmp_path, 150)
     facts = rule.facts()
     assert facts["requests"] == 150
     assert facts["reached"] == reached

@@ -176,6 +176,14 @@ def test_stopped_scheduler_sends_nothing_more_and_waits_for_active_sessions():
     assert made.next(3) is OVER
 
 
+def test_turn_that_ends_after_the_stop_frees_its_slot():
+    made = scheduler(slots=1, data=Data(turns=2))
+    (sent,) = sends(made, 0)
+    made.stop()
+    made.ended(sent.session, 1)
+    assert made.active == 0  # nothing asks a scheduler again whose phase another one has replaced
+
+
 def test_requests_in_flight_are_cut_off_after_the_grace_period():
     made = scheduler(slots=2, duration_s=1.0, grace_s=0.5)
     first, second = sends(made, 0)

@@ -62,6 +62,8 @@ SLO = ("--slo", "p99 time_to_first_token<300")
         ((*SLO, "--find-max", "concurrency", "--ttft-sla-ms", "3"), "belongs to --search-recipe"),
         ((*SLO, "--search-recipe", "max-concurrency-under-sla"), "Give either --slo or --search-recipe"),
         (("--slo", "avg time_to_first_token<300", "--find-max", "concurrency"), "takes a percentile"),
+        ((*SLO, "--find-max", "concurrency", "--assert", "p99 request_latency<9"), "leave out --assert"),
+        ((*SLO, "--find-max", "concurrency", "--require-valid"), "leave out --require-valid"),
         ((*SLO,), "--slo belongs to a search"),
     ],
 )

@@ -15,7 +15,7 @@ from penstock.api.result import PointResult, Result, SweepResult
 from penstock.compare.comparison import Comparison
 from penstock.datasets.load import Dataset
 from penstock.errors import RunError, UserError
-from penstock.runs.execute import OpenedRun, execute, open_run, store_data
+from penstock.runs.execute import FailureRule, OpenedRun, execute, open_run, store_data
 from penstock.runs.experiment import log_phase, run_experiment
 from penstock.runs.experiment_report import report_experiment
 from penstock.runs.observer import Observer
@@ -26,6 +26,7 @@ from penstock.runs.read_settings import asks_for_experiment
 from penstock.runs.run_folder import RunFolder
 from penstock.runs.runner import PhaseResult, RunProgress
 from penstock.runs.summarise import RunReport, summarise
+from penstock.runs.upload import copied_results
 from penstock.schedule.phases import make_phases
 from penstock.settings.resolve import resolve_load
 from penstock.settings.schema import WarmupSettings
@@ -45,7 +46,7 @@ def profile(*, on_progress: OnProgress | None = None, **options: Any) -> Result:
     if asks_for_experiment(parse_options(options)):
         raise UserError("These options ask for several runs; use penstock.sweep, which returns a result for each.")
     settings = settings_of(options)
-    with RunFolder(settings.output.folder) as folder:
+    with copied_results(settings.output), RunFolder(settings.output.folder) as folder:
         done = execute(settings, folder, _Observer(on_progress), spawn=True)
         report = summarise(
             settings.output.folder,
@@ -65,27 +66,30 @@ def sweep(
     on_point: Callable[[PointResult], None] | None = None,
     **options: Any,
 ) -> SweepResult:
-    """Run a sweep or repeated runs, and return the results of all points.
+    """Run a sweep, repeated runs or a search, and return the results of all points.
 
     A list gives an option several values: `sweep(model="m", concurrency=[1, 8, 64])`. The other options are those of
-    `profile`, with `num_profile_runs`, `sweep_type`, `sweep="auto"` and so on. A point that fails does not end the others.
-    `on_point` is called with the result of each point when it ends.
+    `profile`, with `num_profile_runs`, `sweep_type`, `sweep="auto"`, `find_max` and so on. A point that fails does not end the
+    others. `on_point` is called with the result of each point when it ends, but not for the levels of a search, which have
+    results only after its end.
     """
-    experiment = read_experiment(parse_options(options))
+    parsed = parse_options(options, sweep=True)
+    if not asks_for_experiment(parsed):
+        raise UserError("These options ask for one run; use penstock.profile, or give a list of values.")
+    experiment = read_experiment(parsed)
     settings = experiment.settings
-    results: list[PointResult] = []
 
     def ended(result: ExperimentPoint) -> None:
-        results.append(_point_result(result))
-        if on_point is not None:
-            on_point(results[-1])
+        if on_point is not None and result.outcome is None:
+            on_point(_point_result(result))
 
-    with RunFolder(settings.output.folder) as folder:
+    with copied_results(settings.output), RunFolder(settings.output.folder) as folder:
         done = run_experiment(experiment, folder, _Observer(on_progress, ended), spawn=True)
         report = report_experiment(settings.output.folder, settings.experiment, done.results)
     if done.error is not None:
         raise RunError(done.error)
-    return SweepResult(results, report.variations, settings.output.folder)
+    points = [_point_result(result) for result in done.results]
+    return SweepResult(points, report.variations, settings.output.folder, report.search)
 
 
 class Runner:
@@ -95,13 +99,18 @@ class Runner:
             for concurrency in (1, 8, 64):
                 result = runner.run(concurrency=concurrency, request_count=100)
 
-    The options of the constructor are those of `profile`. Workers and connections are sized for its load, so give the
-    largest one; `request_count` is also the number of distinct synthetic prompts.
+    The options of the constructor are those of `profile`, without a warmup. Workers and connections are sized for its load, so
+    give the largest one; `request_count` is also the number of distinct synthetic prompts.
     """
 
     def __init__(self, *, on_progress: OnProgress | None = None, **options: Any) -> None:
         self._options = options
         self._settings = settings_of(options)
+        if self._settings.warmup.on or self._settings.until:
+            raise UserError(
+                "penstock.Runner runs only the phases that you give to `run`. Leave out the warmup and `until`: run a phase as "
+                "warmup, and give a function as `until` to `run`."
+            )
         self._observer = _Observer(on_progress)
         self._dataset: Dataset | None = None
         """The dataset that replaced the first one."""
@@ -113,6 +122,7 @@ class Runner:
 
     def __enter__(self) -> Runner:
         with ExitStack() as stack:
+            stack.enter_context(copied_results(self._settings.output))
             folder = stack.enter_context(RunFolder(self._settings.output.folder))
             self._opened = stack.enter_context(open_run(self._settings, folder, self._observer, spawn=True))
             self._stack = stack.pop_all()
@@ -170,11 +180,14 @@ class Runner:
         running = opened.runner.start(phase)
         if running is None:
             raise RunError("The run has ended, so no phase can start.")
-        result: PhaseResult = running.wait(None if until is None else lambda phase: until(phase.progress))
+        rule = FailureRule(loaded, opened.runner.progress)
+        result: PhaseResult = running.wait(
+            lambda phase: rule.is_met(phase) or (until is not None and until(phase.progress))
+        )
         self._position = result.next_position
         folder = self._settings.output.folder
         into = os.path.join(folder, logged.folder)
-        report = summarise(folder, tokenizer=opened.tokenizer, point=number, into=into)
+        report = summarise(folder, tokenizer=opened.tokenizer, point=number, into=into, incomplete=rule.reason)
         write_reference(folder, logged)
         return _result(report, into)
 

@@ -10,7 +10,7 @@ from typing import Any
 from penstock.runs.read_settings import read_settings, refuse_experiment
 from penstock.settings.command_line import CommandLine
 from penstock.settings.config import with_config
-from penstock.settings.flag_values import ParsedArguments
+from penstock.settings.flag_values import ParsedArguments, ValueList
 from penstock.settings.flags import GROUPS, UNSUPPORTED_FLAGS
 from penstock.settings.flags.flag import Flag, by_spelling
 from penstock.settings.parse import parse
@@ -28,16 +28,24 @@ def settings_of(options: Mapping[str, Any]) -> Settings:
     return read_settings(parsed)
 
 
-def parse_options(options: Mapping[str, Any]) -> ParsedArguments:
-    """Parse options as the command line would, with the file that `config` names."""
+def parse_options(options: Mapping[str, Any], *, sweep: bool = False) -> ParsedArguments:
+    """Parse options as the command line would, with the file that `config` names. With `sweep`, a list of one value asks for a
+    sweep, too."""
     rows = by_spelling(_PROFILE.flags)
     words: list[str] = []
+    lists: list[str] = []
     for name, value in options.items():
         spelling = f"--{name.replace('_', '-')}"
         flag = rows.get(spelling)
         if value is not None:
             words += _words(spelling, flag if isinstance(flag, Flag) else None, value)
-    return with_config(parse(_PROFILE, words))
+            if sweep and isinstance(flag, Flag) and flag.sweepable and isinstance(value, list | tuple):
+                lists.append(str(flag.target))
+    parsed = with_config(parse(_PROFILE, words))
+    for target in lists:
+        if not isinstance(parsed.values[target], ValueList):
+            parsed.values[target] = ValueList([parsed.values[target]])
+    return parsed
 
 
 def _words(spelling: str, flag: Flag | None, value: Any) -> list[str]:

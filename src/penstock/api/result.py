@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import RunError, UserError
 from penstock.metrics.bounds import FigureBounds
+from penstock.metrics.capacity import SearchOutcome
 from penstock.metrics.certificate import Certificate
 from penstock.metrics.experiment import VariationFigures
 from penstock.metrics.statistics import Stats
@@ -129,15 +130,23 @@ class PointResult:
 
 
 class SweepResult:
-    """The results of a sweep or of repeated runs."""
+    """The results of a sweep, of repeated runs or of a search."""
 
-    def __init__(self, points: Sequence[PointResult], variations: Sequence[VariationFigures], folder: str) -> None:
+    def __init__(
+        self,
+        points: Sequence[PointResult],
+        variations: Sequence[VariationFigures],
+        folder: str,
+        search: SearchOutcome | None = None,
+    ) -> None:
         self.points = points
         """One for each run, in the order in which they were measured."""
         self.variations = variations
         """The combinations of values: `parameters`, and `figures` over the repeated runs, by names such as
         `request_latency_p99`, with `mean`, `ci_low` and `ci_high`."""
         self.folder = Path(folder)
+        self.search = search
+        """What a search has found: `search.result.limit` has `low`, `high` and `estimate`. None for a sweep."""
 
     @property
     def best(self) -> Mapping[str, Mapping[str, int | float]]:

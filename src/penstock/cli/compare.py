@@ -158,12 +158,15 @@ def _check_limits(limits: list[Condition], comparisons: list[Comparison]) -> int
 
 
 def _runs(first: str, second: str, metric: str | None, as_json: bool, limits: list[Condition], html: str | None) -> int:
+    from penstock.cli.open_run import is_experiment, open_run
     from penstock.compare.comparison import compare
     from penstock.compare.read_runs import pair, read_requests
 
     for path in (first, second):
         if not os.path.exists(path):
             raise UserError(f"There is no run at '{path}'.")
+        if is_experiment(path):
+            open_run(path)  # raises UserError, which lists its runs
     pairs = pair(read_requests(first, first), read_requests(second, second))
     comparisons = [compare(pairs, throughput=True, metric=metric, notes=(_SEPARATE_RUNS_NOTE,))]
     if html is not None:
@@ -191,12 +194,20 @@ def _servers(parsed: ParsedArguments, metric: str | None, as_json: bool, limits:
 
 
 def _interleaved(settings: Settings, metric: str | None, as_json: bool, limits: list[Condition]) -> int:
-    from penstock.cli.run import open_folder, parse_assertions, report_run, run_on_terminal
+    from penstock.cli.run import (
+        check_remote,
+        copy_results,
+        open_folder,
+        parse_assertions,
+        report_run,
+        run_on_terminal,
+    )
     from penstock.compare.comparison import compare
     from penstock.compare.read_runs import pair, read_requests
     from penstock.secrets import redact_url
 
     parse_assertions(settings)  # report mistakes before the run
+    check_remote(settings)
     servers = len(settings.endpoint.urls)
     folder = settings.output.folder
     status = 0
@@ -216,6 +227,7 @@ def _interleaved(settings: Settings, metric: str | None, as_json: bool, limits: 
             "The run was interrupted before every server had completed a request, so there is nothing to compare.",
             file=sys.stderr,
         )
+        copy_results(settings)
         return status
     comparisons = [
         compare(
@@ -234,6 +246,7 @@ def _interleaved(settings: Settings, metric: str | None, as_json: bool, limits: 
     _show(comparisons, as_json)
     if not as_json:
         print(f"Files of each server: {', '.join(os.path.join(subfolder, '') for subfolder, _ in sides)}")
+    copy_results(settings)
     return max(status, _check_limits(limits, comparisons))
 
 

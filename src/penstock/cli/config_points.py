@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any, NamedTuple
 
-from penstock.errors import UserError
-from penstock.runs.read_settings import read_settings
-from penstock.settings.flag_values import ParsedArguments
-from penstock.settings.flags import SPELLINGS, Flag
+from penstock.runs.read_settings import asks_for_experiment, read_settings
+from penstock.settings.flag_values import ParsedArguments, ValueList
 from penstock.settings.schema import Settings
+from penstock.settings.sweep import combinations
 
 __all__ = ["ConfigPoints", "read_points"]
 
 
 class ConfigPoints(NamedTuple):
-    sweep: dict[str, tuple[Any, ...]]
+    sweep: dict[str, ValueList]
     """The values of the sweep by their targets; empty without one."""
     points: list[tuple[dict[str, Any], Settings]]
     """For each point its values by their targets, and its settings."""
@@ -23,18 +21,13 @@ class ConfigPoints(NamedTuple):
 
 def read_points(parsed: ParsedArguments) -> ConfigPoints:
     """Read and check every point as a run would, or raise `UserError`."""
-    sweep = {target: value for target, value in parsed.values.items() if isinstance(value, tuple)}
-    lists = list(sweep.values())
-    sweep_type = SPELLINGS["--sweep-type"]
-    zipped = isinstance(sweep_type, Flag) and parsed.values.get(str(sweep_type.target)) == "zip"
-    if zipped and len({len(values) for values in lists}) > 1:
-        raise UserError("The lists of a zip sweep must have the same length.")
-    combinations = zip(*lists, strict=True) if zipped else product(*lists)
-    points = []
-    for combination in combinations:
-        values = dict(zip(sweep, combination, strict=True))
-        single = parsed.values | values
-        if sweep:
-            single["experiment.parameters"] = tuple(sweep)  # for the checks of settings that only a sweep has
-        points.append((values, read_settings(parsed._replace(values=single))))
+    if asks_for_experiment(parsed):
+        from penstock.runs.read_experiment import read_experiment
+
+        read_experiment(parsed)  # checks what only experiments have, and adds the names of the parameters to `parsed`
+    sweep = {target: value for target, value in parsed.values.items() if isinstance(value, ValueList)}
+    points = [
+        ({target: arguments.values[target] for target in sweep}, read_settings(arguments))
+        for _, arguments in combinations(parsed)
+    ]
     return ConfigPoints(sweep, points)

@@ -23,8 +23,9 @@ from penstock.cli.run import (
 )
 from penstock.cli.screen import draw_on
 from penstock.plural import counted
-from penstock.records.log import RunLog, variation_label
+from penstock.records.log import RunLog
 from penstock.reports.experiment_tables import draw_repeated, draw_search, draw_sweep
+from penstock.reports.search_page import limit_sentence
 from penstock.runs.experiment import FinishedExperiment, run_experiment
 from penstock.runs.experiment_report import ExperimentReport, report_experiment, report_points
 from penstock.runs.points import Experiment, Point, PointResult
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from penstock.metrics.conditions import Condition
     from penstock.metrics.summary import Summary
 
-__all__ = ["ExperimentObserver", "describe", "profile", "report_again", "show"]
+__all__ = ["ExperimentObserver", "describe", "profile", "report_again", "search_status", "show"]
 
 
 def profile(experiment: Experiment) -> int:
@@ -60,7 +61,7 @@ def profile(experiment: Experiment) -> int:
         show(report, settings.experiment)
     copy_results(settings)
     if report.search is not None:
-        return _search_status(done, report.search)
+        return search_status(done, report.search, quiet=output.quiet)
     return _status(done, settings, assertions)
 
 
@@ -131,7 +132,7 @@ class ExperimentObserver(TerminalObserver):
         return Display(self._phases, self._expected, final_lines=False)
 
     def point_begins(self, point: Point, phases: list[Phase], expected: list[int | None]) -> None:
-        name = _name(point)
+        name = point.name
         self._phases += [
             replace(phase, name=name if phase.kind == "profiling" else f"{name}, warmup") for phase in phases
         ]
@@ -152,15 +153,9 @@ class ExperimentObserver(TerminalObserver):
             self._print(_line(result))
 
 
-def _name(point: Point) -> str:
-    """Return the name of a point among all of the experiment."""
-    variation = variation_label(point.parameters)
-    return point.label if not point.parameters or point.label.startswith(variation) else f"{variation} {point.label}"
-
-
 def _line(result: PointResult) -> str:
     """Return the line about a point that has ended."""
-    name = _name(result.point)
+    name = result.point.name
     if result.outcome is not None:
         return f"{name}: {result.outcome}"
     if result.report is None or result.error is not None:
@@ -213,11 +208,17 @@ def show(report: ExperimentReport, settings: ExperimentSettings) -> None:
         print(f"{name}: {path}")
 
 
-def _search_status(done: FinishedExperiment, search: SearchOutcome) -> int:
-    """Print what ended a search early, and return the exit status. Levels at which requests fail are part of a search."""
+def search_status(done: FinishedExperiment, search: SearchOutcome, *, quiet: bool) -> int:
+    """Print what ended a search early and, if the tables are not shown, why it has no result; return the exit status. Levels
+    at which requests fail are part of a search."""
     sys.stdout.flush()
     if done.error is not None:
         print(done.error, file=sys.stderr)
+    if quiet and search.result.limit is None:
+        for result in done.results:
+            if result.error is not None:
+                print(f"{result.point.name}: {result.error}", file=sys.stderr)
+        print(limit_sentence(search), file=sys.stderr)
     if done.interrupts:
         return EXIT_INTERRUPTED
     return EXIT_FAILED if done.error is not None or search.result.limit is None else 0
@@ -230,7 +231,7 @@ def _status(done: FinishedExperiment, settings: Settings, assertions: Sequence[C
     for result in done.results:
         tolerated, errors = _check(result, settings, assertions)
         for sentence in (*tolerated, *errors):
-            print(f"{_name(result.point)}: {sentence}", file=sys.stderr)
+            print(f"{result.point.name}: {sentence}", file=sys.stderr)
         failed |= bool(errors)
     if done.error is not None:
         print(done.error, file=sys.stderr)

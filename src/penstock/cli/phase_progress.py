@@ -1,8 +1,10 @@
-"""How much of a phase is done, and the format of times."""
+"""How much of a phase is done, what a run that is stopping waits for, and the format of times."""
 
 from __future__ import annotations
 
-__all__ = ["clock", "remaining_s", "share_done"]
+from penstock.plural import counted
+
+__all__ = ["clock", "remaining_s", "share_done", "stop_text"]
 
 
 def share_done(ended: int, expected: int | None, seconds: float, duration_s: float | None) -> float | None:
@@ -19,6 +21,15 @@ def share_done(ended: int, expected: int | None, seconds: float, duration_s: flo
 def remaining_s(share: float | None, seconds: float) -> float | None:
     """Return the time that is left if the phase goes on as before; None if that is not known."""
     return seconds / share - seconds if share else None
+
+
+def stop_text(level: int, in_flight: int) -> str:
+    """Return what a run that was interrupted `level` times waits for."""
+    if level == 1:
+        return f"Stopping: waiting for {counted(in_flight, 'request')} in flight; Ctrl-C again to stop at once."
+    if level == 2:
+        return "Stopping at once. Ctrl-C again kills the workers that do not stop."
+    return "Killing the workers that do not stop."
 
 
 def clock(seconds: float) -> str:

@@ -71,14 +71,24 @@ def run(parsed: ParsedArguments) -> int:
     folders = [folder for _, folder in sorted(parsed.section("runs").items(), key=lambda item: int(item[0]))]
     pages = [(folder, _page(folder)) for folder in folders]
     output = parsed.values.get("output_dir")
-    for folder, page in pages:
+    for (folder, page), name in zip(pages, _names(folders), strict=True):
         into = os.path.join(folder, "plots") if output is None else output
         if output is not None and len(pages) > 1:
-            into = os.path.join(output, os.path.basename(os.path.abspath(folder)))
+            into = os.path.join(output, name)
         _report(into, list(write_plots(charts_of(page), into, formats)))
     if len(pages) > 1:
         _report(output or "plots", list(write_plots(_overlays(pages), output or "plots", formats)))
     return 0
+
+
+def _names(folders: list[str]) -> list[str]:
+    """Return the names of the folders or, if several have the same name, their paths below the folder that contains all."""
+    paths = [os.path.abspath(folder) for folder in folders]
+    names = [os.path.basename(path) for path in paths]
+    if len(set(names)) == len(set(paths)):
+        return names
+    common = os.path.commonpath([os.path.dirname(path) for path in paths])
+    return [os.path.relpath(path, common) for path in paths]
 
 
 def _report(folder: str, paths: list[str]) -> None:

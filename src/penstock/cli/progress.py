@@ -11,9 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
 
-from penstock.cli.phase_progress import clock, remaining_s, share_done
+from penstock.cli.phase_progress import clock, remaining_s, share_done, stop_text
 from penstock.cli.terminal import terminal_width
-from penstock.plural import counted
 from penstock.runs.runner import RunProgress
 from penstock.schedule.phase import Phase
 
@@ -41,7 +40,8 @@ class Display:
         self._expected = expected
         self._ended_before = self._failed_before = 0
         """Counts at the start of the phase; the counters themselves are never reset."""
-        self._phase = -1
+        self._phase = self._finished = -1
+        """Index of the phase that is shown, and of the last one whose end was shown."""
         self._due = monotonic_ns() + _TERMINAL_INTERVAL_NS
         self._stops_shown = 0
         self._tty = _can_redraw()
@@ -67,7 +67,9 @@ class Display:
             self._due = now + (_TERMINAL_INTERVAL_NS if self._tty else _PLAIN_INTERVAL_NS)
         if progress.stopping > self._stops_shown:
             self._stops_shown = progress.stopping
-            self._show_stop(progress)
+            self._write(stop_text(progress.stopping, progress.in_flight))
+        if progress.phase == self._finished:
+            return  # the run pauses, and the rate of the phase would fall with every line
         if not progress.began:
             if self._tty and progress.connected and now >= self._due and self._keep is None:
                 self._due = now + _TERMINAL_INTERVAL_NS
@@ -81,14 +83,6 @@ class Display:
                 self._out(_CLEAR + self._line(progress, now, width=(terminal_width(sys.stdout) or 80) - 1))
             else:
                 self._out(self._line(progress, now) + "\n")
-
-    def _show_stop(self, progress: RunProgress) -> None:
-        text = (
-            f"Stopping: waiting for {counted(progress.in_flight, 'request')} in flight; Ctrl-C again to stop at once."
-            if progress.stopping == 1
-            else "Stopping at once."
-        )
-        self._write(text)
 
     def _line(self, progress: RunProgress, now: int, *, final: bool = False, width: int = 1000) -> str:
         phase = self._phases[progress.phase]
@@ -118,6 +112,7 @@ class Display:
             elif self._tty and self._keep is None:
                 self._out(_CLEAR, True)
             self._last = None
+        self._finished = self._phase
 
     def _write(self, line: str, wait: bool = False) -> None:
         """Write a line that stays on the screen."""

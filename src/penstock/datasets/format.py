@@ -43,5 +43,7 @@ class Format(NamedTuple):
     """Whether a file has the format. For formats that are not one object per line; tried before the first line is read."""
     has_times: Callable[[str], bool] | None = None
     """Whether a file of this format has recorded times. A run follows them if the user names the format."""
+    draws: bool = False
+    """True if requests are drawn from the file with the seed."""
     reads_folders: bool = False
     """True if the input may be a folder of .jsonl files."""

@@ -52,6 +52,13 @@ class Dataset(NamedTuple):
     """Supplies the conversations instead, in parts."""
     edit: Callable[[Conversation], Conversation] | None = None
     """Applies the flags of the run to a conversation of `large_trace`."""
+    drawn: bool = False
+    """The conversations are drawn from the file with the seed."""
+
+    @property
+    def depends_on_seed(self) -> bool:
+        """True if the seed decides what the prompts are, and not only their order."""
+        return self.synthetic or self.write_prompt is not None or self.drawn
 
 
 def task(settings: InputSettings) -> str:
@@ -128,6 +135,7 @@ def load(
         recording=contents.recording,
         context_mode=_context_mode(conversations, contents.recording),
         write_prompt=write_prompt,
+        drawn=format_.draws,
     )
 
 

@@ -65,5 +65,6 @@ FORMAT = Format(
     needs="lines of single_turn from which requests are drawn at random, one of each file of a folder",
     matches=lambda _first: False,  # named by the user, or by the first line
     read=_read,
+    draws=True,
     reads_folders=True,
 )

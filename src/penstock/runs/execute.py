@@ -101,11 +101,11 @@ def execute_phases(
     try:
         with opening as opened:
             for phase in opened.prepared.phases:
+                rule = FailureRule(opened.settings.load, opened.runner.progress)
+                until = _until_rule(opened) if phase.kind == "profiling" else None  # reads the log from its end on
                 running = opened.runner.start(phase.starting_at(position))
                 if running is None:
                     break
-                rule = FailureRule(opened.settings.load, opened.runner.progress)
-                until = _until_rule(opened) if phase.kind == "profiling" else None
                 position = running.wait(partial(must_end, rule, until)).next_position
                 if until is not None:
                     opened.runner.add_sample(UNTIL, monotonic_ns(), until.facts())

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from penstock.datasets.load import Dataset
 from penstock.errors import PenstockError, UserError
 from penstock.records.header import encode_header
 from penstock.records.log import LEVEL, LoggedData, LoggedPoint, RunLog
@@ -27,7 +28,7 @@ from penstock.schedule.phases import make_phases
 from penstock.settings.redact import redacted
 from penstock.settings.schema import LoadSettings, Settings, WarmupSettings
 
-__all__ = ["FinishedExperiment", "log_phase", "run_experiment"]
+__all__ = ["FinishedExperiment", "data_key", "log_phase", "run_experiment"]
 
 _LEAD_S = 0.6
 
@@ -134,7 +135,7 @@ class _PointRunner:
         self._folder = settings.output.folder
         self._header = RunLog.read_header(opened.prepared.job.log)
         prepared = opened.prepared
-        key = _data_key(settings)
+        key = data_key(settings, opened.dataset)
         first = StoredData(opened.dataset, LoggedData("", prepared.job.files), prepared.bodies, prepared.conversations)
         self._stored: dict[Hashable, StoredData] = {key: first}
         """Datasets are built once and kept for later points."""
@@ -238,7 +239,7 @@ class _PointRunner:
 
     def _load(self, settings: Settings) -> StoredData:
         """Let the workers take their conversations from the dataset of these settings, in the order of their seed."""
-        key = _data_key(settings)
+        key = data_key(settings, self._opened.dataset)
         stored = self._stored.get(key)
         if stored is None:
             stored = self._stored[key] = store_data(self._opened, settings, len(self._stored), self._observer)
@@ -305,9 +306,11 @@ class _PointRunner:
         return PointResult(point, report, why_unusable(report.summary, point.settings.max_error_rate))
 
 
-def _data_key(settings: Settings) -> Hashable:
-    """Return what the dataset of a point depends on, of all that can differ between the points of an experiment."""
+def data_key(settings: Settings, dataset: Dataset) -> Hashable:
+    """Return what the dataset of a point depends on, of all that can differ between the points of an experiment. `dataset` is
+    that of another point."""
     data = settings.input
-    if data.file is not None and not data.output_tokens_stddev:
+    drawn = dataset.depends_on_seed or data.output_tokens_stddev or settings.model_selection != "round_robin"
+    if not drawn:
         data = replace(data, seed=0)  # it decides the order only
-    return data, default_entries(settings), settings.load.schedule
+    return data, default_entries(settings) if dataset.synthetic else None, settings.load.schedule

@@ -72,12 +72,10 @@ def _write_page(
     for result in results:
         path = None if result.report is None else result.report.artifacts.paths.get("html")
         if path is not None:
-            name = result.point.label
-            if result.point.parameters and variation_label(result.point.parameters) != name:
-                name = f"{variation_label(result.point.parameters)} {name}"
+            point = result.point
             href = os.path.relpath(path, folder)
-            group = variation_label(result.point.parameters)
-            runs.append(RunLink(name, href, redacted(result.point.settings), read_page(path), group))
+            group = variation_label(point.parameters)
+            runs.append(RunLink(point.name, href, redacted(point.settings), read_page(path), group))
     if not runs:
         return None
     path = os.path.join(folder, PAGE_NAME)

@@ -5,7 +5,6 @@ They are those of the progress display: totals of the workers, and histograms of
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
@@ -79,6 +78,9 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     page = b""
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print nothing: a client may end its connection at any time."""
+
 
 class _Handler(BaseHTTPRequestHandler):
     timeout = 10
@@ -93,8 +95,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", CONTENT_TYPE)
         self.send_header("Content-Length", str(len(server.page)))
         self.end_headers()
-        with contextlib.suppress(OSError):
-            self.wfile.write(server.page)
+        self.wfile.write(server.page)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name in the base class
         """Print nothing."""
@@ -107,7 +108,7 @@ def render(progress: RunProgress, labels: dict[str, str], expected: int | None) 
         ("in_flight_requests", "Conversations that are active", progress.in_flight),
         ("workers", "Worker processes, including lost ones", len(progress.workers)),
         ("phase_number", "Number of the running phase, from 0", progress.phase),
-        ("stopping", "1 after the first interrupt, 2 after the second", progress.stopping),
+        ("stopping", "How often the run was interrupted, or 1 if an error ends it", progress.stopping),
         ("resident_memory_bytes", "Resident memory of the process that shows progress", _resident_bytes()),
     ]
     if expected is not None:

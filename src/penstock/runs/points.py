@@ -62,6 +62,12 @@ class Point(msgspec.Struct, frozen=True):
     slots: Limit | None = None
     """Replaces the limit of requests in flight that the settings describe."""
 
+    @property
+    def name(self) -> str:
+        """The label, after the values of the sweep unless it begins with them."""
+        values = variation_label(self.parameters)
+        return self.label if not self.parameters or self.label.startswith(values) else f"{values} {self.label}"
+
 
 class PointResult(NamedTuple):
     point: Point

@@ -87,14 +87,22 @@ def refuse_experiment(parsed: ParsedArguments, what: str) -> None:
         )
 
 
+_SETS_TIMES = {
+    "load.schedule.on",
+    "load.rate",
+    "load.conversation_rate",
+    "load.rate_series",
+    "load.user_rate",
+    "experiment.sweep",
+    "experiment.find_max",
+    "experiment.recipe",
+}
+
+
 def _is_timed_trace(parsed: ParsedArguments) -> bool:
     """Return whether to follow a trace's timestamps: as in AIPerf, unless another flag sets the times."""
     values = parsed.values
-    if (
-        not {"input.file", "input.format"} <= values.keys()
-        or {"load.schedule.on", "load.rate", "load.conversation_rate", "load.rate_series", "load.user_rate"}
-        & values.keys()
-    ):
+    if not {"input.file", "input.format"} <= values.keys() or _SETS_TIMES & values.keys():
         return False
     from penstock.datasets.registry import find
 

@@ -61,12 +61,12 @@ class RunFolder:
             shutil.rmtree(self.log, ignore_errors=True)  # left by a run that was killed before its first request
             os.mkdir(self.log)
         except OSError as error:
-            self._release()
+            self.__exit__()
             raise UserError(
                 f"The artifact folder {self._path} cannot be written: {error.strerror}; choose --artifact-dir."
             ) from None
         except UserError:
-            self._release()
+            self.__exit__()
             raise
         return self
 

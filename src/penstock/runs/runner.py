@@ -62,7 +62,8 @@ class RunProgress(NamedTuple):
     failed: int
     in_flight: int
     stopping: int
-    """0: running; 1: no more requests are sent; 2: the requests in flight are cancelled, too."""
+    """0: running; 1: no more requests are sent; 2: the requests in flight are cancelled, too; 3: the workers that have not
+    ended the phase are killed."""
     workers: Sequence[Progress]
     """The progress of each worker."""
 
@@ -157,7 +158,11 @@ class Runner:
                 companion.start(self)
             self._backend.start(self._on_event)
         except BaseException:
-            self._finish_companions()
+            try:
+                self._backend.close()
+            finally:
+                self._finish_companions()
+                self._log.close()
             raise
         return self
 
@@ -189,7 +194,7 @@ class Runner:
 
     @property
     def interrupts(self) -> int:
-        """How often the run was interrupted: 0, 1 or 2."""
+        """How often the run was interrupted: 0 to 3."""
         return self._interrupts
 
     @property
@@ -208,14 +213,15 @@ class Runner:
         return list(self._lost.values())
 
     def interrupt(self, now: int | None = None) -> None:
-        """End the run early. The first call lets requests in flight finish, the second one cancels them.
+        """End the run early. The first call lets requests in flight finish, the second one cancels them, and the third one
+        kills the workers that have not ended the phase, such as one that is stopped or waits for a disk.
 
         A signal handler may call this: it only notes the interrupt."""
         now = monotonic_ns() if now is None else now
         if self._interrupts and now - self._interrupted_at < _ECHO_NS:
             return
         self._interrupted_at = now
-        self._interrupts = min(2, self._interrupts + 1)
+        self._interrupts = min(3, self._interrupts + 1)
 
     # -- phases -------------------------------------------------------------------------------------------------------
 
@@ -343,7 +349,7 @@ class Runner:
         self._progress[worker] = msgspec.structs.replace(self._progress[worker], in_flight=0)
         if self._log is not None:
             self._log.lost(lost)
-        if phase < self._first_phase or len(self._lost) == self._backend.workers:
+        if self._interrupts < 3 and (phase < self._first_phase or len(self._lost) == self._backend.workers):
             self._failures.append((worker, WorkerFailed("died", event.how)))
 
     def _wait(self, done: Callable[[], bool]) -> None:
@@ -360,12 +366,16 @@ class Runner:
 
     def _stop_after_failure(self) -> None:
         """Let the workers that are left cancel their requests and write their reports."""
-        if self._running:
-            last = max(self._running)
-            self._send(Stop(2))
-            self._backend.wait(
-                lambda: self._running[last].is_done_except(self._lost.keys() | {w for w, _ in self._failures})
-            )
+        if not self._running:
+            return
+        last = self._running[max(self._running)]
+        self._send(Stop(2))
+
+        def step() -> bool:
+            self._send_stop()  # a further interrupt may have to kill the others
+            return last.unfinished <= {worker for worker, _ in self._failures}
+
+        self._backend.wait(step)
 
     def _raise_failures(self) -> None:
         for kind, error in (("user", UserError), ("run", RunError)):
@@ -391,7 +401,10 @@ class Runner:
         level = max(self._interrupts, int(self._must_stop))
         if level > self._stop_sent:
             self._stop_sent = level
-            self._send(Stop(level))
+            self._send(Stop(min(2, level)))
+        if self._interrupts > 2:
+            for running in self.running:
+                self._backend.kill(running.unfinished)
 
     @property
     def progress(self) -> RunProgress:
@@ -453,12 +466,14 @@ class RunningPhase:
     def worker_done(self, worker: int, event: PhaseDone) -> None:
         self._done[worker] = event
 
-    def is_done_except(self, workers: set[int]) -> bool:
-        return len(self._done.keys() | workers) == self._runner._backend.workers
+    @property
+    def unfinished(self) -> set[int]:
+        """The workers that have not ended the phase."""
+        return set(range(self._runner._backend.workers)) - self._done.keys() - self._runner._lost.keys()
 
     @property
     def done(self) -> bool:
-        return self.is_done_except(set(self._runner._lost))
+        return not self.unfinished
 
     def poll(self, seconds: float = 0.0) -> bool:
         """Wait up to `seconds` for the end of the phase; return whether it has ended."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -91,8 +91,5 @@ class ServerCalls(Companion):
 
 def _in_thread(call: Callable[[], str | None]) -> str | None:
     """Call a function in a thread of its own, because this one may have a running event loop."""
-    results: list[str | None] = []
-    thread = threading.Thread(target=lambda: results.append(call()), daemon=True)
-    thread.start()
-    thread.join()
-    return results[0]
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(call).result()

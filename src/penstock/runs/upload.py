@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from typing import Any
 
 from penstock.errors import RunError, UserError
 from penstock.extras import require_extra
 from penstock.secrets import redact_url
+from penstock.settings.schema import OutputSettings
 
-__all__ = ["check_results_url", "upload"]
+__all__ = ["check_results_url", "copied_results", "upload"]
 
 
 def check_results_url(url: str) -> None:
     """Raise UserError if results cannot be copied to the URL. Nothing is sent to it."""
     require_extra("remote", "--results-url", "fsspec")
     _file_system(url)
+
+
+@contextlib.contextmanager
+def copied_results(output: OutputSettings) -> Iterator[None]:
+    """Copy the results that the body writes to the URL that the user gave, if any. Raise UserError before the body if that is
+    not possible."""
+    if output.remote is not None:
+        check_results_url(output.remote)
+    yield
+    if output.remote is not None:
+        upload(output.folder, output.remote)
 
 
 def _file_system(url: str) -> tuple[Any, str]:

@@ -260,10 +260,10 @@ class Scheduler:
             self._prefill.release(at)
 
     def ended(self, session: Session, at: int, *, more: bool = True) -> None:
-        """Handle the end of a turn. The session ends too if it has no other turn, or without `more`."""
+        """Handle the end of a turn. The session ends too if it has no other turn, after `stop`, or without `more`."""
         if session.prefilling:
             self.first_content(session, at)
-        if not more or not session.has_next:
+        if not more or self._stopped or not session.has_next:
             self._slots.release(at)
             return
         turn, conversation = session.turn + 1, session.conversation

@@ -454,6 +454,11 @@ def _experiment(parsed: ParsedArguments) -> ExperimentSettings:
                     f"{spelling(f'experiment.{name}')} applies to repeated runs; give --num-profile-runs too, or leave it "
                     "out."
                 )
+    if "order" in fields and (settings.runs == 1 or not settings.parameters):
+        raise UserError(
+            f"{spelling('experiment.order')} orders the repeated runs of a sweep; give --num-profile-runs and a list of values "
+            "too, or leave it out."
+        )
     if settings.convergence_metric is None:
         for name in ("convergence_stat", "convergence_mode", "convergence_limit"):
             if name in fields:
@@ -477,9 +482,9 @@ def _experiment(parsed: ParsedArguments) -> ExperimentSettings:
 def _check_auto(parsed: ParsedArguments, settings: ExperimentSettings) -> None:
     """Raise UserError for flags that contradict a sweep that chooses its points by itself."""
     name = f"{parsed.spellings.get('experiment.sweep', '--sweep')} auto"
-    for target in ("load.rate", "load.conversation_rate", "load.rate_series", "load.schedule.on"):
+    for target in ("load.rate", "load.conversation_rate", "load.rate_series", "load.user_rate", "load.schedule.on"):
         if parsed.values.get(target):
-            raise UserError(f"{name} varies the concurrency; leave out {parsed.spellings.get(target, 'the schedule')}.")
+            raise UserError(f"{name} varies the concurrency; leave out {parsed.spellings[target]}.")
     if settings.runs > 1:
         raise UserError(f"{name} measures each point once; leave out {parsed.spellings['experiment.runs']}.")
 

@@ -40,6 +40,11 @@ class Backend(Protocol):
         """Pass messages until `step`, which is called about every 10 ms, returns True."""
         ...
 
+    def kill(self, numbers: set[int]) -> None:
+        """Kill the processes of these workers. Their ends are passed on as events."""
+        ...
+
     def close(self) -> None:
-        """End the workers. Those that have been told to end are waited for, the others are killed."""
+        """End the workers, also those of a start that failed. Those that have been told to end have a minute for it, the others
+        are killed at once."""
         ...

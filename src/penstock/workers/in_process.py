@@ -93,6 +93,9 @@ class InProcess:
         assert self._loop is not None
         self._loop.stop()
 
+    def kill(self, numbers: set[int]) -> None:
+        """Do nothing: the worker is this process, and it answers if it can receive an interrupt."""
+
     def close(self) -> None:
         if self._loop is None:
             return

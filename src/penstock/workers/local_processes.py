@@ -34,6 +34,8 @@ __all__ = [
 ]
 
 _POLL_S = 0.01
+_END_TIMEOUT_S = 60.0
+"""Longest time for a worker to end, whose records are in its file then. One that is stopped would never end."""
 _SPARE_FILES = 64
 """Open files of a process besides its connections."""
 _MAX_FILES = 1 << 20
@@ -144,8 +146,16 @@ class _Workers:
         sys.stderr.flush()
         for number in self.numbers:
             ours, theirs = socket.socketpair()
-            process = self._start_child(Share(number, self.workers), ours, theirs)
-            theirs.close()
+            try:
+                process = self._start_child(Share(number, self.workers), ours, theirs)
+            except OSError as error:
+                ours.close()
+                raise UserError(
+                    f"A worker process cannot be started: {error.strerror}; allow more processes (ulimit -u), or use fewer "
+                    "--workers-max."
+                ) from None
+            finally:
+                theirs.close()
             self._children.append(_Child(number, process, MessageSocket(ours)))
 
     def send(self, command: Command) -> None:
@@ -180,8 +190,14 @@ class _Workers:
         assert self._on_event is not None
         self._on_event(number, event)
 
+    def kill(self, numbers: set[int]) -> None:
+        for child in self._children:
+            if child.number in numbers:
+                child.process.kill()
+
     def close(self) -> None:
-        while self._closing and self._children:
+        deadline = time.monotonic() + _END_TIMEOUT_S
+        while self._closing and self._children and time.monotonic() < deadline:
             wait_for([child.messages for child in self._children], timeout=_POLL_S)
             self._poll()
         for child in self._children:

@@ -460,18 +460,24 @@ class RayWorkers:
             if worker not in node.ended:
                 self._on_event(worker, WorkerDied(f"was lost with its node {node.node.name}"))
 
+    def kill(self, numbers: set[int]) -> None:
+        """Give up the nodes of these workers; `close` ends their actors."""
+        for node in self._alive():
+            if numbers & set(node.numbers):
+                self._lose(node)
+
     # -- end ----------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         import ray
 
-        for node in self._alive():
+        described = [node for node in self._alive() if node.folder]  # those of a start that failed may never answer
+        for node in described:
             with contextlib.suppress(ray.exceptions.RayError):
                 offset, error = _measure_clock(node.agent)
                 node.drift = offset - node.offset
                 node.error = max(node.error, error)
-        removed = [(node, node.agent.remove.remote()) for node in self._alive()]
-        self._get(removed)
+        self._get([(node, node.agent.remove.remote()) for node in described])
         for node in self._nodes:
             ray.kill(node.agent)
             node.alive = False

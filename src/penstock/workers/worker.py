@@ -220,7 +220,7 @@ class Worker:
                 self._stop_level = 0
                 self._started.set()
                 if self._running:
-                    self._loop.call_later(max(0, command.start - monotonic_ns()) / 1e9, self._leave_phase)
+                    self._leave_phase_at(command.start)
                 else:
                     self._preconnect.top_up(command.connections)
             case SetLimits():
@@ -289,7 +289,7 @@ class Worker:
         self._running = True
         self._timer.at(start.start)
         if self._starts:  # the command for the next phase arrived before this one began
-            self._loop.call_later(max(0, self._starts[0].start - monotonic_ns()) / 1e9, self._leave_phase)
+            self._leave_phase_at(self._starts[0].start)
         await self._phase_over
         self._running = False
         for pool in self._pools:
@@ -308,8 +308,13 @@ class Worker:
         self._log.flush()
         self._on_event(PhaseDone(start.index, progress, self._scheduler.next_number))
 
-    def _leave_phase(self) -> None:
-        """End the running phase because the next one begins. Its requests in flight go on."""
+    def _leave_phase_at(self, start: int) -> None:
+        """End the running phase when the next one begins. Its requests in flight go on."""
+        self._loop.call_later(max(0, start - monotonic_ns()) / 1e9, self._leave_phase, self._phase_index)
+
+    def _leave_phase(self, index: int) -> None:
+        if index != self._phase_index:
+            return  # it has ended by itself, and the next one has begun
         if self._scheduler is not None:
             self._scheduler.stop()
             self._scheduler.next(monotonic_ns())  # ends the sessions that wait for their next turn

@@ -135,11 +135,7 @@ def test_credentials_are_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert endpoint["proxy"] == "http://<redacted>@h:2"
 
 
-def test_sweep_has_parameters_and_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "penstock.settings.config.reader.read_value",
-        lambda _flag, _name, text: tuple(map(int, text.split(","))) if "," in text else int(text),
-    )
+def test_sweep_has_parameters_and_points() -> None:
     Path("run.yaml").write_text(
         "sweep: {parameters: {concurrency: [1, 2], dataset.isl: [8, 9]}}\nbenchmark: {model: m}"
     )

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from penstock.cli.dashboard.snapshot import GpuView, PhaseView, PointView, ServerView, Snapshot
 from penstock.cli.dashboard.state import DashboardState, History, Percentiles
-from penstock.cli.phase_progress import clock, remaining_s, share_done
-from penstock.plural import counted
+from penstock.cli.phase_progress import clock, remaining_s, share_done, stop_text
 
 __all__ = [
     "Line",
@@ -234,12 +233,8 @@ def _point(point: PointView, width: int) -> Line:
 
 def bottom_line(snapshot: Snapshot, interrupts: int) -> Line:
     """Return the line about keys, or what the run waits for while it is stopping. `interrupts` counts presses of Ctrl-C."""
-    level = max(snapshot.stopping, min(2, interrupts))
-    if level == 1:
-        waiting = counted(snapshot.in_flight, "request")
-        return [Part(f"Stopping: waiting for {waiting} in flight; Ctrl-C again to stop at once.", "bold ansi_yellow")]
-    if level > 1:
-        return [Part("Stopping at once.", "bold ansi_yellow")]
+    if level := max(snapshot.stopping, interrupts):
+        return [Part(stop_text(level, snapshot.in_flight), "bold ansi_yellow")]
     if snapshot.note is not None:
         return [Part(snapshot.note, "bold")]
     return _keys((("Ctrl-C", "stop sending, twice: stop at once"), ("q", "progress bar instead")))
