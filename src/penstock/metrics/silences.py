@@ -30,6 +30,11 @@ class _Silence(NamedTuple):
 
 def silence_notes(table: SeriesTable, start: int) -> list[str]:
     """Return a sentence for each silence of a phase; `start` is that of the phase."""
+    ends = table.ends[table.succeeded]
+    ends.sort()
+    if not len(ends) or np.diff(ends).max(initial=0) < _MIN_NS:
+        return []  # without the memory for the starts and the order of millions of requests
+    del ends
     found = list(_silences(table.starts[table.succeeded], table.ends[table.succeeded]))
     notes = [_sentence(silence, start / 1e9) for silence in found[:_MAX_LISTED]]
     if (more := len(found) - _MAX_LISTED) > 0:

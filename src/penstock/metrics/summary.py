@@ -173,8 +173,9 @@ _NOT_STREAMED = (
 )
 
 
-_LARGE = 50_000
-"""Successful requests whose intervals are computed at the same time as the statistics."""
+_LARGE = 50_000, 4_000_000
+"""Numbers of successful requests whose intervals are computed at the same time as the statistics. Those of more would take too
+much memory together."""
 
 
 class SummaryBuilder:
@@ -269,7 +270,7 @@ class SummaryBuilder:
         profiling, warmup = self._profiling, self._warmup
         warmup_requests = warmup.succeeded + warmup.failed + warmup.cancelled
         first, last = profiling.span or (0, 0)
-        is_large = profiling.succeeded >= _LARGE
+        is_large = _LARGE[0] <= profiling.succeeded <= _LARGE[1]
         from_series = in_background(self._from_series) if is_large else self._from_series
         metrics = profiling.metrics()
         warmup_metrics = warmup.metrics() if warmup_requests else None

@@ -67,6 +67,7 @@ _SECTION_BYTES = 16 << 20
 """The records of about 35,000 requests, whose report takes a second or two."""
 _MOST_SECTIONS = 16
 _NEAR = 4_096
+_WINDOW = 1 << 15
 _MERGED = 256
 """Records of a worker that are sorted at a time."""
 _BATCH_RECORDS = 1_024
@@ -449,7 +450,7 @@ class RunLog:
             return [ranges]
         with contextlib.ExitStack() as stack:
             files = {
-                path: _RecordSearch(stack.enter_context(_mapped(path)), ranges[path][0], size)
+                path: _RecordSearch(stack.enter_context(open(path, "rb")), ranges[path][0], size)
                 for path, size in sizes.items()
                 if size
             }
@@ -553,22 +554,29 @@ def _merged(workers: Sequence[Iterator[Record]]) -> Iterator[Record]:
 class _RecordSearch:
     """Finds records by their ends in the file of a worker, which is nearly in that order."""
 
-    def __init__(self, data: mmap.mmap, begin: int, size: int) -> None:
-        self._data = data
+    def __init__(self, file: BinaryIO, begin: int, size: int) -> None:
+        self._file = file.fileno()
         self._begin = begin
         self._limit = begin + size
         self._decode = msgspec.msgpack.Decoder(Record).decode
 
     def _first_from(self, position: int) -> tuple[int, int] | None:
         """Return the position and the end of the first request at or after a position."""
-        start = frames.find(self._data, position, _KINDS)
-        while start is not None and self._data[start] != RECORD:
-            start = frames.find(self._data, start + 1, _KINDS)
-        if start is None or start >= self._limit:
-            return None
-        _, length, _ = frames.HEAD.unpack_from(self._data, start)
-        begin = start + frames.HEAD.size
-        return start, self._decode(self._data[begin : begin + length]).end
+        size = _WINDOW
+        while position < self._limit:
+            # The file is not mapped: the kernel maps megabytes around each page that is read.
+            data = os.pread(self._file, min(size, self._limit - position), position)
+            start = frames.find(data, 0, _KINDS)
+            while start is not None and data[start] != RECORD:
+                start = frames.find(data, start + 1, _KINDS)
+            if start is not None:
+                _, length, _ = frames.HEAD.unpack_from(data, start)
+                begin = start + frames.HEAD.size
+                return position + start, self._decode(data[begin : begin + length]).end
+            if position + size >= self._limit:
+                return None
+            size *= 4
+        return None
 
     def end_of_share(self, share: float) -> int:
         """Return the end of the request after this share of the bytes."""
@@ -589,12 +597,6 @@ class _RecordSearch:
         while found is not None and found[1] < time:
             found = self._first_from(found[0] + 1)
         return self._limit if found is None else found[0]
-
-
-@contextlib.contextmanager
-def _mapped(path: str) -> Iterator[mmap.mmap]:
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        yield data
 
 
 def _remove_torn_frame(path: str) -> None:
