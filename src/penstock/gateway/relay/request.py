@@ -145,6 +145,7 @@ class GatewayRequest:
         try:
             await self._serve()
         except Refusal as refusal:
+            await self._settle()
             self._refuse(refusal)
         except CallerGoneError:
             self._record_disconnect()
@@ -426,6 +427,7 @@ class GatewayRequest:
         self._record_served(attempt, succeeded=not reply.failed)
         kind = content_type(attempt.headers, "application/json")
         if len(body) <= LARGE_REPLY_BYTES:
+            await self._settle()
             self._send(exchange.status, kind, body)
             accounting.entry.ttft_ms = accounting.entry.phases_ms["total"]
         else:
@@ -622,14 +624,20 @@ class GatewayRequest:
     # -- account ------------------------------------------------------------------------------------------------------
 
     async def _account(self) -> None:
-        """Write the ledger entry, and replace the reservations by what was used."""
+        """Write the ledger entry, settle the limits and end the stream."""
         stream = self._response.stream
         if stream is not None:
-            stream.close()
             self.accounting.entry.bytes_out = stream.sent
         self._context.recorder.record(self.accounting.close())
         self._body.release()
         self._attempt = None  # breaks a reference cycle
+        await self._settle()
+        if stream is not None:
+            stream.close()
+
+    async def _settle(self) -> None:
+        """Replace the reservations by what was used. Call this before the reply ends: the caller may send its next request
+        at once, perhaps to another worker, and needs the slot for it. A second call does nothing."""
         if self._quota.used:
             await self._quota.settle(self.accounting.tokens)
 

@@ -1,0 +1,81 @@
+"""The slot of a request is free before its caller can send the next one, perhaps to another worker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penstock.gateway.limits.limiter import Reservation
+from penstock.gateway.refusal import Refusal
+from penstock.gateway.relay.body import read_body
+from penstock.gateway.relay.cooldowns import Cooldowns
+from penstock.gateway.relay.request import GatewayRequest
+from penstock.gateway.resources.snapshot import Model
+from penstock.gateway.routes import BY_NAME
+from penstock.wire.exchange import Exchange
+
+DIALECT = BY_NAME["embeddings"]
+
+
+class OneSlot:
+    """A limiter with a single slot."""
+
+    def __init__(self) -> None:
+        self.settlements = 0
+
+    async def settle(self, reservation: Reservation, _tokens: int, _now: float) -> None:
+        reservation.settled = True
+        self.settlements += 1
+
+
+class Caller:
+    """Notes whether the slot is free at the end of each reply."""
+
+    def __init__(self, is_free: Callable[[], bool]) -> None:
+        self._is_free = is_free
+        self.ends: list[bool] = []
+
+    def end(self, *_: object) -> None:
+        self.ends.append(self._is_free())
+
+    response_bytes = close = end
+    sent = 0
+
+
+async def refuse(_request: GatewayRequest) -> None:
+    raise Refusal(422, "content_filter", "blocked")
+
+
+async def reply(request: GatewayRequest) -> None:
+    exchange = Exchange(b"", lambda _: None)
+    exchange.status, exchange.pieces = 200, [b'{"usage":{"prompt_tokens":3}}']
+    target = SimpleNamespace(model=Model(id="a", name="a"), redact=str)
+    attempt: Any = SimpleNamespace(exchange=exchange, headers={}, target=target)
+    request._request = read_body(b'{"model":"a"}', DIALECT, 0)
+    request._model = target.model
+    assert await request._finish_whole_reply(attempt) is None
+
+
+async def end_stream(request: GatewayRequest) -> None:
+    stream: Any = request._protocol
+    request._response.stream = stream
+
+
+@pytest.mark.parametrize("serve", [refuse, reply, end_stream])
+def test_slot_is_free_when_the_reply_ends(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    limiter, slot = OneSlot(), Reservation(slots=("slot",))
+    recorder = SimpleNamespace(record=lambda _: None)
+    app: Any = SimpleNamespace(limiter=limiter, cooldowns=Cooldowns(), recorder=recorder, common_headers=[], worker=0)
+    app.body_bytes = 0
+    caller: Any = Caller(lambda: slot.settled)
+    unused: Any = SimpleNamespace(client="127.0.0.1:1")
+    monkeypatch.setattr(GatewayRequest, "_serve", serve)
+    request = GatewayRequest(app, unused, unused, caller, DIALECT, "id", "id")
+    request._quota._slot = slot
+    asyncio.run(request.run())
+    assert caller.ends == [True]
+    assert limiter.settlements == 1
