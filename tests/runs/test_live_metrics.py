@@ -68,11 +68,18 @@ def test_client_that_goes_away_is_not_reported(
     serving: tuple[LiveMetrics, Control], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metrics, _ = serving
-    ended = threading.Event()
+    accepted, ended = threading.Event(), threading.Event()
+
+    def accept(*_: Any) -> bool:
+        accepted.set()
+        return True
+
+    monkeypatch.setattr(metrics._server, "verify_request", accept)
     monkeypatch.setattr(metrics._server, "shutdown_request", lambda _: ended.set())
     with socket.create_connection(("127.0.0.1", metrics.port)) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.sendall(b"GET /metrics HTTP/1.1\r\n")
+        assert accepted.wait(60)
     assert ended.wait(60)
     assert capfd.readouterr().err == ""
 

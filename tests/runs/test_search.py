@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from contextlib import nullcontext
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.cli.profile import COMMAND_LINE
+from penstock.errors import UserError
 from penstock.metrics.capacity import parse_slo
 from penstock.records.log import LogWriter
 from penstock.records.record import Record
@@ -188,6 +190,21 @@ def test_requests_before_those_of_the_last_level_have_ended_are_not_judged(tmp_p
     )
     judged = sum(level.requests for level in search.result.levels)
     assert judged < simulation.sent - sum(int(level.value) for level in search.result.levels)
+
+
+@pytest.mark.parametrize(("streamed", "message"), [(False, "add --streaming"), (True, None)])
+def test_objective_for_a_metric_that_no_reply_has_is_an_error(
+    tmp_path: Path, streamed: bool, message: str | None
+) -> None:
+    rule = search_module._LevelRule(
+        str(tmp_path), (parse_slo("p50 time_to_first_token<100"),), 1, search_module._Start(False), "test"
+    )
+    log = LogWriter(str(tmp_path), 0)
+    log.record(make_record() if streamed else make_record(streamed=False, stamps=[], pieces=[]))
+    log.close()
+    rule.is_met(SimpleNamespace(index=0, done=True))
+    with nullcontext() if message is None else pytest.raises(UserError, match=message):
+        rule.check_measured()
 
 
 def test_request_that_the_client_may_have_delayed_does_not_decide(tmp_path: Path) -> None:

@@ -73,17 +73,18 @@ def _check_names(parsed: ParsedArguments) -> None:
 
 
 def asks_for_experiment(parsed: ParsedArguments) -> bool:
-    """Return whether the flags ask for repeated runs or a sweep instead of a single run."""
+    """Return whether the flags ask for repeated runs, a sweep or a search instead of a single run."""
     values = parsed.values
     searches = "experiment.find_max" in values or "experiment.recipe" in values
     return values.get("experiment.runs", 1) > 1 or "experiment.sweep" in values or searches or is_sweep(parsed)
 
 
 def refuse_experiment(parsed: ParsedArguments, what: str) -> None:
-    """Raise UserError if the flags ask for repeated runs or a sweep, which `what` does not do."""
+    """Raise UserError if the flags ask for repeated runs, a sweep or a search, which `what` does not do."""
     if asks_for_experiment(parsed):
         raise UserError(
-            f"{what} makes one run; leave out --num-profile-runs and --sweep, and give one value for each flag."
+            f"{what} makes one run; leave out --num-profile-runs and --sweep, as well as --find-max, and give one value for "
+            "each flag."
         )
 
 

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from penstock.errors import UserError
 from penstock.metrics.bounds import bounds_of
 from penstock.metrics.capacity import (
     ERROR_RATE,
@@ -82,6 +83,9 @@ class _LevelRule:
         self._outcomes: list[Outcome] = []
         self._unclear: list[int] = []
         """Starts of the requests that may have missed an objective only because of the client."""
+        self._succeeded = self._streamed = False
+        self._unmeasured = [slo for slo in slos if slo.metric != ERROR_RATE]
+        """Objectives for a metric that no successful request has had."""
         self._before = 0
         """End of the last request of an earlier level."""
         self._judged: list[Outcome] = []
@@ -109,6 +113,13 @@ class _LevelRule:
         )
         return Level(self._value, len(judged), misses, self._decision, self._visit == "last", unclear, observed)
 
+    def check_measured(self) -> None:
+        """Raise UserError if requests have succeeded, but none has the metric of an objective, which all then seem to miss."""
+        if self._succeeded and self._unmeasured:
+            slo = self._unmeasured[0]
+            advice = "choose another metric" if self._streamed else "add --streaming, or choose another metric"
+            raise UserError(f"No reply has {slo.metric}, which --slo '{slo.text}' limits; {advice}.")
+
     def facts(self) -> dict[str, Any]:
         """Return what the log keeps about the level."""
         return msgspec.structs.asdict(self.level())
@@ -133,6 +144,10 @@ class _LevelRule:
         self._before = max(self._before, *ends) if ends else self._before
         records = [record for record in records if record.phase == self._phase and not record.cancelled]
         for record, values in zip(records, values_while_running(records), strict=True):
+            if values is not None:
+                self._succeeded = True
+                self._streamed |= record.streamed
+                self._unmeasured = [slo for slo in self._unmeasured if slo.metric not in values]
             met = _met(record, values, self._slos)
             if met is None:
                 self._unclear.append(record.start)
@@ -218,6 +233,8 @@ class Search:
                 self._span_s,
             )
             yield self._point(value, before, start, rule)
+            if before is None:
+                rule.check_measured()
             before = rule.level()
             if not before.requests:
                 return
