@@ -8,18 +8,30 @@ import pytest
 
 from penstock.metrics.precision import parse_precision
 from penstock.records.log import LogWriter
+from penstock.records.worker_report import WorkerReport
+from penstock.runs import until as until_module
 from penstock.runs.until import UntilRule
+from penstock.workers.messages import Progress
 from support.records import MS, make_record
 
-RUNNING: Any = SimpleNamespace(index=0)
+IDLE = Progress(report=WorkerReport(0))
+
+
+def running(progress: Progress) -> Any:
+    return SimpleNamespace(index=0, progress=SimpleNamespace(workers=[progress]))
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(until_module, "_POLL_NS", 0)
 
 
 @pytest.mark.parametrize(("width", "reached"), [("10", True), ("0.001", False)])
 def test_requests_after_the_last_look_count_at_the_end(tmp_path: Path, width: str, reached: bool) -> None:
     """A run can end at its limit before the rule has looked at its last requests."""
-    rule = UntilRule(str(tmp_path), parse_precision(f"avg request_latency ±{width}"))
+    rule = UntilRule(str(tmp_path), parse_precision(f"avg request_latency ±{width}"), [IDLE])
     log = LogWriter(str(tmp_path), 0)
-    assert not rule.is_met(RUNNING)
+    assert not rule.is_met(running(IDLE))
     for at in range(150):
         end = 100 * MS + at % 7 * MS
         log.record(make_record(start=at, end=at + end, stamps=[50 * MS, end]))
@@ -29,3 +41,28 @@ def test_requests_after_the_last_look_count_at_the_end(tmp_path: Path, width: st
     assert facts["reached"] == reached
     assert not facts["ended_run"]
     assert facts["interval"]["low"] < 103 < facts["interval"]["high"]
+
+
+def test_short_requests_do_not_count_while_those_that_were_issued_with_them_are_in_flight(tmp_path: Path) -> None:
+    """300 requests start together; 200 of them take 100 ms, and 100 take 400 ms."""
+    before = Progress(ended=7, report=WorkerReport(0))
+    rule = UntilRule(str(tmp_path), parse_precision("avg request_latency ±50%"), [before])
+    log = LogWriter(str(tmp_path), 0)
+    latencies = [400 if i % 3 == 0 else 100 for i in range(300)]
+
+    def end(taken: int) -> None:
+        for i, latency in enumerate(latencies):
+            if latency == taken:
+                log.record(make_record(start=i, end=i + latency * MS, stamps=[50 * MS, latency * MS]))
+        log.flush()
+
+    end(100)
+    assert not rule.is_met(running(Progress(ended=207, oldest=0, report=WorkerReport(0))))
+    # The message comes before the records.
+    assert not rule.is_met(running(Progress(ended=307, oldest=500 * MS, report=WorkerReport(0))))
+    end(400)
+    assert rule.is_met(running(Progress(ended=307, oldest=500 * MS, report=WorkerReport(0))))
+    facts = rule.facts()
+    assert facts["ended_run"]
+    assert facts["interval"]["low"] < 200 < facts["interval"]["high"]
+    log.close()
