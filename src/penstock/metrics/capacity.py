@@ -120,6 +120,8 @@ class Outcome(NamedTuple):
     """For each objective, whether the request met it."""
     values: tuple[float, ...] = ()
     """For each objective, the value that it judges."""
+    worker: int = 0
+    issued: int = 0
 
 
 class LevelTest:

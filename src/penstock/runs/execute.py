@@ -142,7 +142,7 @@ def _until_rule(opened: OpenedRun) -> UntilRule | None:
     from penstock.metrics.precision import parse_precision
     from penstock.runs.until import UntilRule
 
-    return UntilRule(opened.prepared.job.log, parse_precision(opened.settings.until), opened.runner.progress.workers)
+    return UntilRule(opened.prepared.job.log, parse_precision(opened.settings.until))
 
 
 class StopRule(Protocol):
