@@ -261,7 +261,7 @@ class CapacitySearch:
         """`whole` says that levels are whole numbers."""
         self._slos = slos
         self._whole = whole
-        self._minimum, self._maximum = self._rounded(minimum), self._rounded(maximum)
+        self._minimum, self._maximum = minimum, maximum
         self._levels: dict[float, Level] = {}
 
     def add(self, level: Level) -> None:
@@ -278,7 +278,8 @@ class CapacitySearch:
         """Return the next level to measure; None at the end of the search."""
         low, high = self._interval(decided=False)
         if low is None:
-            return self._minimum if not self._levels else None
+            lowest = self._levels.get(self._minimum)
+            return self._minimum if lowest is None or not lowest.is_final else None
         if high is None:
             if low < self._maximum:
                 return min(self._maximum, self._rounded(2 * low))
