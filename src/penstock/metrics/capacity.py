@@ -64,6 +64,8 @@ class Slo(NamedTuple):
     """True if the values have to be above the limit."""
     share: float
     """Share of the requests that have to meet the limit."""
+    inclusive: bool = False
+    """True if a value at the limit meets it."""
 
     @property
     def allowed(self) -> float:
@@ -80,6 +82,8 @@ class Slo(NamedTuple):
     def is_met(self, values: Mapping[str, float] | None) -> bool:
         """Return whether a request with these metrics meets the objective; None stands for a failed request."""
         value = self.value(values)
+        if value == self.limit:
+            return self.inclusive
         return value > self.limit if self.at_least else value < self.limit
 
     def observed(self, values: Sequence[float]) -> float:
@@ -95,9 +99,8 @@ def parse_slo(text: str, flag: str = "--slo") -> Slo:
     condition = parse_condition(flag, text, example="p99 time_to_first_token<300", any_percentile=True)
     if condition.metric == ERROR_RATE and not condition.operator.startswith(">") and 0 < condition.limit < 100:
         return Slo(text.strip(), ERROR_RATE, condition.limit, False, 1 - condition.limit / 100)
-    return Slo(
-        text.strip(), condition.metric, condition.limit, condition.operator.startswith(">"), _share(condition, flag)
-    )
+    at_least, inclusive = condition.operator.startswith(">"), condition.operator.endswith("=")
+    return Slo(text.strip(), condition.metric, condition.limit, at_least, _share(condition, flag), inclusive)
 
 
 def _share(condition: Condition, flag: str) -> float:
