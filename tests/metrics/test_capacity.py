@@ -84,6 +84,27 @@ def test_search_ends_at_the_bounds_of_its_range():
     assert sent < 500
 
 
+def test_lowest_level_fails_only_after_its_last_visit():
+    """The first requests to a server that has just started may be slow."""
+    found = CapacitySearch([SLO], 1, 4, whole=True)
+    assert (found.next(), found.visit(1)) == (1, "first look")
+    found.add(Level(1, 3, (3,), "fail"))
+    assert (found.next(), found.visit(1)) == (1, "last")
+    found.add(Level(1, 300, (0,), "pass", is_final=True))
+    assert found.next() == 2
+    for misses in (10, 20):
+        found = CapacitySearch([SLO], 1, 4, whole=True)
+        found.add(Level(1, misses, (misses,), "fail", is_final=misses == 20))
+        assert found.next() == (None if misses == 20 else 1)
+
+
+def test_rates_stay_within_the_range():
+    found = CapacitySearch([SLO], 1003.5, 1026, whole=False)
+    assert found.next() == 1003.5
+    found.add(Level(1003.5, 300, (0,), "pass"))
+    assert found.next() == 1026
+
+
 def test_fit_never_falls_and_keeps_the_mean():
     assert isotonic([0.1, 0.3, 0.2, 0.5], [1, 1, 1, 1]) == pytest.approx([0.1, 0.25, 0.25, 0.5])
 
@@ -94,6 +115,9 @@ def test_objectives_are_parsed():
     assert not SLO.is_met({"time_to_first_token": 300})
     assert not SLO.is_met(None)
     assert not SLO.is_met({})
+    assert parse_slo("p99 time_to_first_token<=300").is_met({"time_to_first_token": 300})
+    assert parse_slo("p10 output_sequence_length>=10").is_met({"output_sequence_length": 10})
+    assert not parse_slo("p10 output_sequence_length>10").is_met({"output_sequence_length": 10})
     slow = parse_slo("p5 output_token_throughput_per_user>20")
     assert slow.share == pytest.approx(0.95)
     assert slow.is_met({"output_token_throughput_per_user": 21})

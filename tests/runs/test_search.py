@@ -18,12 +18,14 @@ from penstock.errors import UserError
 from penstock.metrics.capacity import parse_slo
 from penstock.records.log import LogWriter
 from penstock.records.record import Record
+from penstock.records.worker_report import WorkerReport
 from penstock.runs import search as search_module
 from penstock.runs.points import Point, PointResult
 from penstock.runs.read_experiment import read_experiment
 from penstock.runs.search import Search
 from penstock.schedule.limits import Fixed
 from penstock.settings.parse import parse
+from penstock.workers.messages import Progress
 from support.records import make_record
 
 SECOND = 1_000_000_000
@@ -65,7 +67,7 @@ class Simulation:
         load = point.settings.load
         sent_before = self.sent
         assert point.rule is not None
-        running: Any = SimpleNamespace(index=self._phase, done=False)
+        running: Any = SimpleNamespace(index=self._phase, done=False, progress=SimpleNamespace())
         while True:
             if load.rate is not None:
                 arrival = began + round((self.sent - sent_before) * SECOND / load.rate)
@@ -84,6 +86,9 @@ class Simulation:
                     self._end_next()
             if self.sent % 16 == 0:
                 self._log.flush()
+                oldest = min((record.start for _, _, record in self._in_flight), default=self._now)
+                ended = self.sent - len(self._in_flight)
+                running.progress.workers = [Progress(ended=ended, oldest=oldest, report=WorkerReport(0))]
                 if point.rule.is_met(running):
                     return
             assert self.sent < 100_000
@@ -192,6 +197,9 @@ def test_requests_before_those_of_the_last_level_have_ended_are_not_judged(tmp_p
     assert judged < simulation.sent - sum(int(level.value) for level in search.result.levels)
 
 
+RUNNING: Any = SimpleNamespace(index=0, done=True, progress=SimpleNamespace(workers=()))
+
+
 @pytest.mark.parametrize(("streamed", "message"), [(False, "add --streaming"), (True, None)])
 def test_objective_for_a_metric_that_no_reply_has_is_an_error(
     tmp_path: Path, streamed: bool, message: str | None
@@ -202,7 +210,7 @@ def test_objective_for_a_metric_that_no_reply_has_is_an_error(
     log = LogWriter(str(tmp_path), 0)
     log.record(make_record() if streamed else make_record(streamed=False, stamps=[], pieces=[]))
     log.close()
-    rule.is_met(SimpleNamespace(index=0, done=True))
+    rule.is_met(RUNNING)
     with nullcontext() if message is None else pytest.raises(UserError, match=message):
         rule.check_measured()
 
@@ -217,11 +225,33 @@ def test_request_that_the_client_may_have_delayed_does_not_decide(tmp_path: Path
     for at in range(20):
         log.record(replace(unclear, start=at * SECOND, end=at * SECOND + 1))
     log.flush()
-    assert not rule.is_met(SimpleNamespace(index=0, done=True))
+    assert not rule.is_met(RUNNING)
     assert rule.level().requests == 0
     for at in range(20, 40):
         log.record(replace(late, start=at * SECOND, end=at * SECOND + 1))
     log.close()
-    assert rule.is_met(SimpleNamespace(index=0, done=True))
+    assert rule.is_met(RUNNING)
     assert rule.level().decision == "fail"
     assert rule.level().misses == (20,)
+
+
+def test_level_does_not_pass_while_slow_requests_are_in_flight(tmp_path: Path) -> None:
+    """Of 64 requests at a time, every fifth takes 10 s instead of 0.1 s. The fast ones do not show it."""
+    log = LogWriter(str(tmp_path), 0)
+    rule = search_module._LevelRule(
+        str(tmp_path), (parse_slo("p90 request_latency<1000"),), 64, search_module._Start(False), "first look"
+    )
+    ends = [(slot * 1_000_000 + turn * SECOND // 10, SECOND // 10) for turn in range(10) for slot in range(51)]
+    for start, latency in ends:
+        log.record(make_record(start=start, issued=start, end=start + latency, stamps=[latency // 2, latency]))
+    log.flush()
+    workers = [Progress(ended=len(ends), oldest=0, report=WorkerReport(0))]
+    assert not rule.is_met(SimpleNamespace(index=0, done=False, progress=SimpleNamespace(workers=workers)))
+    for slot in range(51, 64):
+        start, latency = slot * 1_000_000, 10 * SECOND
+        log.record(make_record(start=start, issued=start, end=start + latency, stamps=[latency // 2, latency]))
+    log.close()
+    workers = [Progress(ended=len(ends) + 13, oldest=10 * SECOND, report=WorkerReport(0))]
+    rule.is_met(SimpleNamespace(index=0, done=False, progress=SimpleNamespace(workers=workers)))
+    assert rule.level().misses == (13,)
+    assert rule.level().requests == 523

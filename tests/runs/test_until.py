@@ -10,14 +10,26 @@ import pytest
 
 from penstock.metrics.precision import parse_precision
 from penstock.records.log import UNTIL, LogWriter
+from penstock.records.worker_report import WorkerReport
+from penstock.runs import until as until_module
 from penstock.runs.execute import OpenedRun, execute_phases
 from penstock.runs.until import UntilRule
 from penstock.schedule.phase import Phase
 from penstock.settings.schema import LoadSettings
+from penstock.workers.messages import Progress
 from support.records import MS, make_record
 from support.worker_harness import make_phase
 
-RUNNING: Any = SimpleNamespace(index=0)
+IDLE = Progress(report=WorkerReport(0))
+
+
+def running(progress: Progress) -> Any:
+    return SimpleNamespace(index=0, progress=SimpleNamespace(workers=[progress]))
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(until_module, "_POLL_NS", 0)
 
 
 class Run:
@@ -26,7 +38,7 @@ class Run:
     interrupts = index = 0
     began = True
     companion_error = None
-    progress = SimpleNamespace(ended=0, failed=0)
+    progress = SimpleNamespace(ended=0, failed=0, workers=())
 
     def __init__(self, folder: Path) -> None:
         self.samples: dict[str, dict[str, Any]] = {}
@@ -67,10 +79,34 @@ def test_requests_after_the_last_look_count_at_the_end(tmp_path: Path, width: st
     """A run can end at its limit before the rule has looked at its last requests."""
     rule = UntilRule(str(tmp_path), parse_precision(f"avg request_latency ±{width}"))
     write_records(tmp_path, 0)
-    assert not rule.is_met(RUNNING)
+    assert not rule.is_met(running(IDLE))
     write_records(tmp_path, 150)
     facts = rule.facts()
     assert facts["requests"] == 150
     assert facts["reached"] == reached
     assert not facts["ended_run"]
     assert facts["interval"]["low"] < 103 < facts["interval"]["high"]
+
+
+def test_short_requests_do_not_count_while_those_that_were_issued_with_them_are_in_flight(tmp_path: Path) -> None:
+    """300 requests start together; 200 of them take 100 ms, and 100 take 400 ms."""
+    rule = UntilRule(str(tmp_path), parse_precision("avg request_latency ±50%"))
+    log = LogWriter(str(tmp_path), 0)
+    latencies = [400 if i % 3 == 0 else 100 for i in range(300)]
+
+    def end(taken: int) -> None:
+        for i, latency in enumerate(latencies):
+            if latency == taken:
+                log.record(make_record(start=i, end=i + latency * MS, stamps=[50 * MS, latency * MS]))
+        log.flush()
+
+    end(100)
+    assert not rule.is_met(running(Progress(ended=200, oldest=0, report=WorkerReport(0))))
+    # The message comes before the records.
+    assert not rule.is_met(running(Progress(ended=300, oldest=500 * MS, report=WorkerReport(0))))
+    end(400)
+    assert rule.is_met(running(Progress(ended=300, oldest=500 * MS, report=WorkerReport(0))))
+    facts = rule.facts()
+    assert facts["ended_run"]
+    assert facts["interval"]["low"] < 200 < facts["interval"]["high"]
+    log.close()

@@ -64,6 +64,8 @@ class Slo(NamedTuple):
     """True if the values have to be above the limit."""
     share: float
     """Share of the requests that have to meet the limit."""
+    inclusive: bool = False
+    """True if a value at the limit meets it."""
 
     @property
     def allowed(self) -> float:
@@ -80,6 +82,8 @@ class Slo(NamedTuple):
     def is_met(self, values: Mapping[str, float] | None) -> bool:
         """Return whether a request with these metrics meets the objective; None stands for a failed request."""
         value = self.value(values)
+        if value == self.limit:
+            return self.inclusive
         return value > self.limit if self.at_least else value < self.limit
 
     def observed(self, values: Sequence[float]) -> float:
@@ -95,9 +99,8 @@ def parse_slo(text: str, flag: str = "--slo") -> Slo:
     condition = parse_condition(flag, text, example="p99 time_to_first_token<300", any_percentile=True)
     if condition.metric == ERROR_RATE and not condition.operator.startswith(">") and 0 < condition.limit < 100:
         return Slo(text.strip(), ERROR_RATE, condition.limit, False, 1 - condition.limit / 100)
-    return Slo(
-        text.strip(), condition.metric, condition.limit, condition.operator.startswith(">"), _share(condition, flag)
-    )
+    at_least, inclusive = condition.operator.startswith(">"), condition.operator.endswith("=")
+    return Slo(text.strip(), condition.metric, condition.limit, at_least, _share(condition, flag), inclusive)
 
 
 def _share(condition: Condition, flag: str) -> float:
@@ -120,6 +123,8 @@ class Outcome(NamedTuple):
     """For each objective, whether the request met it."""
     values: tuple[float, ...] = ()
     """For each objective, the value that it judges."""
+    worker: int = 0
+    issued: int = 0
 
 
 class LevelTest:
@@ -259,7 +264,7 @@ class CapacitySearch:
         """`whole` says that levels are whole numbers."""
         self._slos = slos
         self._whole = whole
-        self._minimum, self._maximum = self._rounded(minimum), self._rounded(maximum)
+        self._minimum, self._maximum = minimum, maximum
         self._levels: dict[float, Level] = {}
 
     def add(self, level: Level) -> None:
@@ -276,7 +281,8 @@ class CapacitySearch:
         """Return the next level to measure; None at the end of the search."""
         low, high = self._interval(decided=False)
         if low is None:
-            return self._minimum if not self._levels else None
+            lowest = self._levels.get(self._minimum)
+            return self._minimum if lowest is None or not lowest.is_final else None
         if high is None:
             if low < self._maximum:
                 return min(self._maximum, self._rounded(2 * low))

@@ -113,13 +113,11 @@ class SeriesTable:
         selected: Selection = (starts >= window[0]) & (starts < window[1])
         return selected
 
-    def metric_values(self, selection: Selection) -> Iterator[tuple[str, Values]]:
-        """Yield the values of each metric that some of the selected requests have."""
-        for tag in TAGS:
-            values = self.column(tag)
-            chosen = selection & ~np.isnan(values)
-            if chosen.any():
-                yield tag, values if chosen.all() else values[chosen]
+    def values(self, tag: str, selection: Selection) -> Values:
+        """Return the values of a metric of the selected requests that have one."""
+        values = self.column(tag)
+        chosen = selection & ~np.isnan(values)
+        return values if chosen.all() else values[chosen]
 
 
 def intervals(table: SeriesTable, window: Window, *, whole: bool) -> Intervals:
@@ -127,11 +125,9 @@ def intervals(table: SeriesTable, window: Window, *, whole: bool) -> Intervals:
     ended in it. `whole` says that it is that of the phase, to which all requests belong."""
     selection = np.ones(len(table), np.bool_) if whole else table.started_in(window)
     found: Intervals = {}
-    for tag, values in table.metric_values(selection & table.succeeded):
-        found[tag] = {"avg": mean_interval(values)}
-        if tag not in _MEAN_ONLY:
-            ordered = np.sort(values)
-            found[tag] |= {f"p{percent}": percentile_interval(values, ordered, percent) for percent in PERCENTS}
+    succeeded = selection & table.succeeded
+    for tag in TAGS:
+        found[tag] = _metric_intervals(tag, table.values(tag, succeeded))
     ends = table.ends[table.succeeded]
     for tag, weights in _rated(table):
         counted = None if weights is None else weights[table.succeeded]
@@ -143,13 +139,26 @@ def intervals(table: SeriesTable, window: Window, *, whole: bool) -> Intervals:
         if table.has("good"):
             good = table.column("good")[completed]
             found["good_request_fraction"] = {"avg": share_interval(np.nan_to_num(good))}
-    return {tag: found[tag] for tag in CATALOGUE if tag in found}
+    return {tag: found[tag] for tag in CATALOGUE if found.get(tag)}
+
+
+def _metric_intervals(tag: str, values: Values) -> dict[str, FigureInterval]:
+    if not len(values):
+        return {}
+    found = {"avg": mean_interval(values)}
+    if tag not in _MEAN_ONLY:
+        ordered = np.sort(values)
+        found |= {f"p{percent}": percentile_interval(values, ordered, percent) for percent in PERCENTS}
+    return found
 
 
 def figures(table: SeriesTable, window: Window) -> dict[str, Stats]:
     """Return the statistics of the requests that started in a window, and the rates at which requests ended in it."""
     selection = table.started_in(window) & table.succeeded
-    found = {tag: _stats(CATALOGUE[tag].unit, values) for tag, values in table.metric_values(selection)}
+    found: dict[str, Stats] = {}
+    for tag in TAGS:
+        if stats := _stats(CATALOGUE[tag].unit, table.values(tag, selection)):
+            found[tag] = stats
     ends = table.ends
     inside = table.succeeded & (ends >= window[0]) & (ends < window[1])
     seconds = (window[1] - window[0]) / 1e9
@@ -184,7 +193,9 @@ def _scaled(interval: FigureInterval, factor: float) -> FigureInterval:
     return FigureInterval(low, high, interval.batches, interval.effective_count, interval.note)
 
 
-def _stats(unit: str, values: Values) -> Stats:
+def _stats(unit: str, values: Values) -> Stats | None:
+    if not len(values):
+        return None
     p50, p90, p95, p99 = np.percentile(values, PERCENTS).tolist()
     return Stats(
         unit=unit,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from time import monotonic_ns
 from typing import Any, NamedTuple
 
@@ -40,6 +41,7 @@ from penstock.runs.run_folder import LOG_FOLDER
 from penstock.runs.runner import RunningPhase
 from penstock.schedule.limits import LinearRamp
 from penstock.settings.schema import ExperimentSettings, Settings
+from penstock.workers.messages import Progress
 
 __all__ = ["SEARCH_FILE", "Search", "logged_search", "write_search"]
 
@@ -97,7 +99,7 @@ class _LevelRule:
         if now - self._polled < _POLL_NS and not running.done:
             return False
         self._polled = now
-        self._read()
+        self._read(running.progress.workers)
         self._judge(everything=running.done)
         return self._decision is not None or (
             self._test.is_exhausted(self._judged) and self._covers_span(_GROWING_SPANS)
@@ -138,8 +140,8 @@ class _LevelRule:
         times = [outcome.end - outcome.start for outcome in self._outcomes]
         return sum(times) / len(times) / 1e9 if times else 0.0
 
-    def _read(self) -> None:
-        records = [record for record in self._tail.read() if record.phase <= self._phase]
+    def _read(self, workers: Sequence[Progress]) -> None:
+        records = [record for record in self._tail.read(workers) if record.phase <= self._phase]
         ends = [record.end for record in records if record.phase < self._phase]
         self._before = max(self._before, *ends) if ends else self._before
         records = [record for record in records if record.phase == self._phase and not record.cancelled]
@@ -153,22 +155,22 @@ class _LevelRule:
                 self._unclear.append(record.start)
             else:
                 observed = tuple(slo.value(values) for slo in self._slos)
-                self._outcomes.append(Outcome(record.start, record.end, met, observed))
+                self._outcomes.append(Outcome(record.start, record.end, met, observed, record.worker, record.issued))
         self._outcomes.sort()
 
     def _judge(self, *, everything: bool) -> None:
-        """Judge the requests after the transition. Long requests end last, so unless `everything` has ended, judge only those
-        that started before any that may still be in flight."""
+        """Judge the requests after the transition; unless `everything` has ended, only settled ones."""
         outcomes = self._outcomes
         if not outcomes:
             return
         first = outcomes[0].start
         if self._start.continues:
             first = max(self._before, first + round(self._start.ramp_s * 1e9))
-        last = max(outcome.end for outcome in outcomes)
-        if not everything:
-            last -= max(outcome.end - outcome.start for outcome in outcomes)
-        self._judged = [outcome for outcome in outcomes[self._start.settle :] if first <= outcome.start <= last]
+        self._judged = [
+            outcome
+            for outcome in outcomes[self._start.settle :]
+            if first <= outcome.start and (everything or self._tail.is_settled(outcome.worker, outcome.issued))
+        ]
         # A queue that grows does not have a share of misses, and a sequential test notices the growth.
         visit: Visit = "test" if self._span_ns and self._visit == "last" else self._visit
         self._decision = self._test.decide(self._judged, visit)

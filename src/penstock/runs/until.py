@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import monotonic_ns
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from penstock.metrics.precision import Checkpoints, Precision
 from penstock.runs.log_tail import LogTail, values_while_running
 from penstock.runs.runner import RunningPhase
+from penstock.workers.messages import Progress
 
 __all__ = ["UntilRule"]
 
@@ -23,7 +25,8 @@ class UntilRule:
         self._target = target
         self._tail = LogTail(log)
         self._checkpoints = Checkpoints(target)
-        self._rows: list[tuple[int, float]] = []
+        self._rows: list[tuple[int, float, int, int]] = []
+        """Start, value, worker, and when it was issued."""
         self._polled = 0
         self._phase = -1
         self.is_reached = False
@@ -36,23 +39,27 @@ class UntilRule:
             return self.is_reached
         self._polled = now
         self._phase = running.index
-        self._look()
+        self._read(running.progress.workers)
+        if len(self._rows) >= self._checkpoints.next_at:
+            self._look([row for row in self._rows if self._tail.is_settled(row[2], row[3])])
         self.ended_run = self.is_reached
         return self.ended_run
 
-    def _look(self) -> None:
-        records = [record for record in self._tail.read() if record.phase == self._phase]
+    def _read(self, workers: Sequence[Progress] = ()) -> None:
+        records = [record for record in self._tail.read(workers) if record.phase == self._phase]
         for record, values in zip(records, values_while_running(records), strict=True):
             if values is not None and self._target.metric in values:
-                self._rows.append((record.start, values[self._target.metric]))
-        if len(self._rows) >= self._checkpoints.next_at:
-            self._rows.sort()
-            self.is_reached = self._checkpoints.look(np.array([value for _, value in self._rows]))
+                self._rows.append((record.start, values[self._target.metric], record.worker, record.issued))
+
+    def _look(self, rows: list[tuple[int, float, int, int]]) -> None:
+        if len(rows) >= self._checkpoints.next_at:
+            self.is_reached = self._checkpoints.look(np.array([row[1] for row in sorted(rows)]))
 
     def facts(self) -> dict[str, Any]:
         """Return what the log keeps about the rule, after the end of the phase."""
         if not self.is_reached:
-            self._look()
+            self._read()
+            self._look(self._rows)
         interval = self._checkpoints.interval
         return {
             "target": self._target.text,

@@ -128,6 +128,8 @@ class Progress(msgspec.Struct, frozen=True):
     coalesced_stamps: int = 0
     report: WorkerReport | None = None
     """The worker's report so far."""
+    oldest: int = 0
+    """When the oldest request in flight was issued, as in its record; without one, the time of this message."""
 
 
 class PhaseDone(msgspec.Struct, frozen=True):

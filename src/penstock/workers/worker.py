@@ -16,6 +16,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from time import monotonic_ns
 from typing import Any
 
@@ -555,6 +556,10 @@ class Worker:
             stamps=live.stamps,
             coalesced_stamps=live.coalesced_stamps,
             report=report,
+            oldest=min(
+                [_issued(next(iter(pool.busy))) for pool in self._pools if pool.busy],
+                default=monotonic_ns() - self._epoch,
+            ),
         )
 
     def _abort_overdue(self, now: int) -> None:
@@ -565,12 +570,11 @@ class Worker:
                 pool.abort(exchange, WireError("Timeout", text, "server"))
 
 
+def _issued(exchange: Exchange) -> int:
+    in_flight: InFlight = exchange.tag
+    return in_flight.record.issued
+
+
 def _overdue(pool: Pool, before: int) -> list[Exchange]:
     """Return the exchanges that were issued before `before`. The pool lists the oldest first."""
-    overdue = []
-    for exchange in pool.busy:
-        in_flight: InFlight = exchange.tag
-        if in_flight.record.issued > before:
-            break
-        overdue.append(exchange)
-    return overdue
+    return list(takewhile(lambda exchange: _issued(exchange) <= before, pool.busy))
