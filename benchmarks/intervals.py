@@ -90,13 +90,12 @@ def main(count: int = 1_000_000) -> bool:
         assert window is not None
         steady_state(table, window, {})
         end = time.process_time()
-    summarised = end - added
-    passed = summarised < _LIMIT_S * count / 1_000_000 and metrics["request_latency"].count == count
+    passed = end - begin < _LIMIT_S * count / 1_000_000 and metrics["request_latency"].count == count
     line(
-        "summary of a million requests",
-        f"{summarised:.1f} s of CPU",
-        f"{plain - added:.1f} s without intervals",
-        f"{1e6 * (added - begin) / count:.1f} µs to measure and add a request; at most {_LIMIT_S:.0f} s",
+        f"summary of {count:,} requests",
+        f"{end - begin:.1f} s of CPU",
+        f"{end - plain:.1f} s of it for intervals",
+        f"{1e6 * (added - begin) / count:.1f} µs to measure and add a request; at most {_LIMIT_S:.0f} s for a million",
         passed,
     )
     return passed
