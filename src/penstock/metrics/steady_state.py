@@ -106,13 +106,23 @@ def _arriving_tokens(table: SeriesTable, window: Window, over_time: Mapping[str,
 
 def steady_window(table: SeriesTable, *, open_loop: bool) -> Window | None:
     """Return the window of the steady state, in ns; None if there are too few requests to find it."""
-    latency = table.column("request_latency")
-    with_latency = np.flatnonzero(table.succeeded & ~np.isnan(latency))
-    if len(with_latency) < _MIN_REQUESTS:
+    begin = _end_of_ramp(table)
+    if begin is None:
         return None
     end = _last_intended(table) if open_loop else _first_empty_slot(table)
-    begin = float(table.starts[with_latency[mser5(latency[with_latency])]])
     return None if begin >= end else (int(begin), math.ceil(end))
+
+
+def _end_of_ramp(table: SeriesTable) -> float | None:
+    """Return the start of the first request after the ramp; None if there are too few requests."""
+    latency = table.column("request_latency")
+    counted = table.succeeded & ~np.isnan(latency)
+    latency = latency[counted]
+    if len(latency) < _MIN_REQUESTS:
+        return None
+    ramp = mser5(latency)
+    del latency
+    return float(table.starts[counted][ramp])
 
 
 def _last_intended(table: SeriesTable) -> float:
