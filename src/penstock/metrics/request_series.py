@@ -129,9 +129,9 @@ def intervals(table: SeriesTable, window: Window, *, whole: bool) -> Intervals:
     for tag in TAGS:
         found[tag] = _metric_intervals(tag, table.values(tag, succeeded))
     ends = table.ends[table.succeeded]
-    for tag, weights in _rated(table):
-        counted = None if weights is None else weights[table.succeeded]
-        found[tag] = {"avg": _per_second(ends, counted, window)}
+    for tag, columns in _rated(table):
+        found[tag] = {"avg": _per_second(ends, _weights(table, columns, table.succeeded), window)}
+    del ends
     completed = selection & ~table.cut_off
     if completed.any():
         failed = share_interval((~table.succeeded[completed]).astype(np.float64))
@@ -162,29 +162,39 @@ def figures(table: SeriesTable, window: Window) -> dict[str, Stats]:
     ends = table.ends
     inside = table.succeeded & (ends >= window[0]) & (ends < window[1])
     seconds = (window[1] - window[0]) / 1e9
-    for tag, weights in _rated(table):
-        total = float(inside.sum() if weights is None else np.nan_to_num(weights[inside]).sum())
+    for tag, columns in _rated(table):
+        weights = _weights(table, columns, inside)
+        total = float(inside.sum() if weights is None else weights.sum())
         found[tag] = Stats(CATALOGUE[tag].unit, avg=total / seconds)
     return {tag: found[tag] for tag in CATALOGUE if tag in found}
 
 
-def _rated(table: SeriesTable) -> Iterator[tuple[str, Values | None]]:
-    """Yield the metrics that are rates, with what each request adds to them; None stands for 1."""
-    yield "request_throughput", None
+def _rated(table: SeriesTable) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the metrics that are rates, with the columns whose sum each request adds to them; none stand for 1."""
+    yield "request_throughput", ()
     inputs, outputs = "input_sequence_length", "output_sequence_length"
     has_inputs, has_outputs = table.has(inputs), table.has(outputs)
     if has_inputs:
-        yield "input_token_throughput", table.column(inputs)
+        yield "input_token_throughput", (inputs,)
     if has_outputs:
-        yield "output_token_throughput", table.column(outputs)
+        yield "output_token_throughput", (outputs,)
     if has_inputs and has_outputs:
-        yield "total_token_throughput", table.column(inputs) + table.column(outputs)
+        yield "total_token_throughput", (inputs, outputs)
     if table.has("good"):
-        yield "goodput", table.column("good")
+        yield "goodput", ("good",)
+
+
+def _weights(table: SeriesTable, columns: tuple[str, ...], selection: Selection) -> Values | None:
+    """Return what each of the selected requests adds to a rate. A request that lacks one of the columns adds nothing."""
+    if not columns:
+        return None
+    total = table.column(columns[0])[selection]
+    for name in columns[1:]:
+        total += table.column(name)[selection]
+    return np.nan_to_num(total, copy=False)
 
 
 def _per_second(ends: Values, weights: Values | None, window: Window) -> FigureInterval:
-    weights = None if weights is None else np.nan_to_num(weights)
     return _scaled(rate_interval(ends, weights, window), 1e9)
 
 
