@@ -124,10 +124,11 @@ def _check_output(folder: str) -> None:
 
 def _check_not_worse(log: RunLog, folder: str) -> None:
     """Raise UserError if the artifacts in `folder` contain more than those that the log gives now."""
+    from penstock.records.read_sections import read_sections
     from penstock.reports.artifacts import Artifacts
 
     artifacts = Artifacts.of(folder, log.header)
-    requests = log.record_count()
+    requests = sum(read_sections(log, lambda section, _: section.record_count()))
     damage = log.torn_bytes + log.skipped_bytes
     try:
         with open(artifacts.summary_json, "rb") as file:
