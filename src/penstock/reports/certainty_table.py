@@ -108,8 +108,10 @@ def certainty_notes(summary: Summary) -> Iterator[str]:
             yield f"The run ended at its limit, and {target} was reached with {counted(requests, 'request')}."
         elif summary.until["reached"]:
             yield f"The run ended because {target} was reached, after {counted(requests, 'request')}."
-        else:
+        elif requests:
             yield f"The run ended at its limit: {target} was not reached with {counted(requests, 'request')}."
+        else:
+            yield f"The run ended at its limit: {target} was not reached, because no reply has this metric."
     if summary.steady_state is not None:
         steady = summary.steady_state
         yield (

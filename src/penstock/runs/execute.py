@@ -19,7 +19,7 @@ from penstock.runs import registry
 from penstock.runs.build_payloads import build_payloads
 from penstock.runs.companion import Companion
 from penstock.runs.observer import Observer
-from penstock.runs.prepare import Prepared, check_file_limit, default_entries, prepare, resolve_targets
+from penstock.runs.prepare import Prepared, check_file_limit, check_streams, default_entries, prepare, resolve_targets
 from penstock.runs.readiness import Readiness
 from penstock.runs.run_folder import RunFolder
 from penstock.runs.runner import Runner, RunningPhase, RunProgress
@@ -255,6 +255,7 @@ def open_run(
             observer.step(datasets.task(settings.input)),
             scheduled=settings.load.recorded is not None,
         )
+        check_streams(settings, dataset)
         prepared = prepare(
             folder.log,
             settings,
