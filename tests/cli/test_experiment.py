@@ -15,6 +15,21 @@ from penstock.runs.experiment import FinishedExperiment
     [
         ([Level(1.0, 20, (20,), "fail", observed=(5.0,))], "No concurrency met the objectives, not even 1.\n"),
         ([], "Nothing was measured.\n"),
+        (
+            [Level(1.0, 3, (0,), None, observed=(1.0,)), Level(2.0, 3, (0,), None, observed=(1.0,))],
+            (
+                "No concurrency could be decided: 3 requests did not suffice to decide the lowest, 1; they are too few or "
+                "cover too short a time.\n"
+            ),
+        ),
+        (
+            [Level(1.0, 9000, (90,), None, unclear=1, observed=(3.0,)), Level(2.0, 90, (90,), "fail", observed=(9.0,))],
+            (
+                "No concurrency is known to meet the objectives, and 2 fails: 9,000 requests did not suffice to decide the "
+                "lowest, 1; their misses are too close to the allowed share. 1 more request may have missed an objective only "
+                "because of the client.\n"
+            ),
+        ),
     ],
 )
 def test_quiet_search_without_a_result_says_so(

@@ -99,3 +99,13 @@ def test_precision_needs_a_limit(program: Program) -> None:
     done = program.profile("http://127.0.0.1:9", *SYNTHETIC, "--until", "avg request_latency ±5%", texts=None)
     assert done.status == 2
     assert "give --request-count or --benchmark-duration" in done.err
+
+
+def test_metric_of_streams_is_refused_before_anything_is_sent(program: Program) -> None:
+    done = program.profile(
+        "http://127.0.0.1:9",
+        *("--tokenizer", "builtin", "--isl", 10, "--request-count", 200, "--until", "p50 time_to_first_token ±5%"),
+        texts=None,
+    )
+    assert done.status == 2
+    assert "only streamed replies have time_to_first_token; add --streaming, or choose another metric." in done.err

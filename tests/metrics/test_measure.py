@@ -1,8 +1,9 @@
 import pytest
 
+from penstock.metrics.batch import Batch
 from penstock.metrics.catalogue import CATALOGUE
 from penstock.metrics.groups.http import http_phases
-from penstock.metrics.measure import measure
+from penstock.metrics.measure import measure, measure_batch
 from penstock.metrics.metric import TokenCounts
 from penstock.records.record import Failure, Usage
 from support.records import MS, make_record
@@ -53,6 +54,12 @@ def test_streamed_reply_has_all_timing_metrics():
         }
     )
     assert measured.lists["inter_chunk_latency"].tolist() == [10, 15, 5, 20]
+
+
+def test_catalogue_says_which_metrics_only_streamed_replies_have():
+    streamed = measure_batch(Batch([make_record()]), [FIVE], reader_rate=10.0).rows[0].values
+    whole = values(make_record(streamed=False, stamps=[], pieces=[]))
+    assert streamed.keys() - whole.keys() == {tag for tag, metric in CATALOGUE.items() if metric.streamed}
 
 
 def test_metrics_are_in_the_order_of_the_catalogue():

@@ -78,7 +78,27 @@ def test_percentiles_of_few_requests_are_marked(tmp_path):
     records = [make_record(number=i, at=200 * i) for i in range(40)]
     text = report_run(tmp_path, records).read("profile_export_console.txt")
     assert row(text, "Time to First Token (ms)")[4:7] == ["50.00?", "50.00", "50.00"]
-    assert "? Too few requests for this percentile; needed are 72 for p95, 368 for p99." in text
+    assert "? Too few requests for this percentile; needed are 368 for p99." in text
+    assert "? Too few independent requests for an interval" in text
+
+
+def test_mark_is_explained_only_if_it_is_in_the_table(tmp_path):
+    """A table without percentiles has no mark, even if other tables would have it."""
+    latencies = make_record(), make_record(at=200)
+    text = report_run(tmp_path / "few", latencies).read("profile_export_console.txt")
+    assert text.count("? Too few requests") == 1
+    failed = [make_record(failure=SERVER_ERROR, number=i, at=200 * i) for i in range(2)]
+    text = report_run(tmp_path / "none", failed).read("profile_export_console.txt")
+    assert "?" not in text
+
+
+@pytest.mark.parametrize(
+    ("failed", "cell"), [(0, "0.00 (0.00 to 70.76)"), (3, "100.00 (29.24 to 100.00)"), (1, "33.33 (0.84 to 90.57)")]
+)
+def test_share_has_the_range_in_which_it_lies(tmp_path, failed, cell):
+    records = [make_record(number=i, at=200 * i, failure=SERVER_ERROR if i < failed else None) for i in range(3)]
+    text = report_run(tmp_path, records).read("profile_export_console.txt")
+    assert row(text[text.index("Confidence Intervals") :], "Error Rate")[2] == cell
 
 
 def test_intervals_and_the_steady_state_are_shown(tmp_path):

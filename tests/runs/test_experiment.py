@@ -1,14 +1,19 @@
-"""Which points of an experiment share a dataset."""
+"""The points of an experiment: which share a dataset, and which a lost worker leaves out."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from penstock.cli.profile import COMMAND_LINE as PROFILE
 from penstock.datasets.load import load
-from penstock.runs.experiment import data_key
+from penstock.runs import experiment as experiment_module
+from penstock.runs.experiment import data_key, run_experiment
 from penstock.runs.read_settings import read_settings
 from penstock.settings.parse import parse
 from penstock.tokens.tiktoken_vocabulary import open_builtin
@@ -39,3 +44,44 @@ def test_points_share_the_dataset_of_a_file_unless_the_seed_decides_its_prompts(
 
     assert key("--random-seed 1 --concurrency 1") == key("--random-seed 1 --concurrency 64")
     assert (key("--random-seed 1") != key("--random-seed 2")) == seed_matters
+
+
+@pytest.mark.parametrize(
+    ("lost_in", "sentence"),
+    [
+        (1, "A worker process was lost, so the points after it were not run."),
+        (2, "A worker process was lost."),
+        (0, None),
+    ],
+)
+def test_lost_worker_ends_an_experiment_before_its_next_point(
+    monkeypatch: pytest.MonkeyPatch, lost_in: int, sentence: str | None
+) -> None:
+    runner: Any = SimpleNamespace(stopping=False, lost_workers=[], interrupts=0, companion_error=None)
+    ran = []
+
+    class PointRunner:
+        def __init__(self, *_: object) -> None: ...
+
+        def run(self, point: int) -> Any:
+            ran.append(point)
+            if point == lost_in:
+                runner.lost_workers.append(0)
+            return SimpleNamespace(outcome=None)
+
+        def end_level(self) -> None: ...
+
+        def report_levels(self) -> list[Any]:
+            return []
+
+    def points() -> Iterator[int]:
+        yield 1
+        yield 2
+
+    monkeypatch.setattr(experiment_module, "open_run", lambda *_, **__: nullcontext(SimpleNamespace(runner=runner)))
+    monkeypatch.setattr(experiment_module, "_PointRunner", PointRunner)
+    experiment: Any = SimpleNamespace(settings=None, largest=[], points=points)
+    folder: Any = SimpleNamespace(began=True)
+    done = run_experiment(experiment, folder)
+    assert ran == ([1] if lost_in == 1 else [1, 2])
+    assert done.error == sentence

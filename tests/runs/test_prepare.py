@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.datasets.conversation import Conversation, Turn
 from penstock.datasets.load import Dataset
 from penstock.endpoints.registry import endpoint
 from penstock.errors import UserError
 from penstock.records.payloads import PARTS, PayloadStore
-from penstock.runs.prepare import Prepared, default_entries, prepare, resolve_targets
+from penstock.runs.prepare import Prepared, check_streams, default_entries, prepare, resolve_targets
 from penstock.schedule.arrivals import Recorded
 from penstock.settings.schema import (
     EndpointSettings,
+    ExperimentSettings,
     InputSettings,
     LoadSettings,
     OutputSettings,
@@ -186,3 +189,31 @@ def test_sessions_of_a_dataset_that_is_no_replay_are_refused(tmp_path: Path) -> 
     settings = make_settings(LoadSettings(), data=InputSettings(sessions=("a",)))
     with pytest.raises(UserError, match="--sessions selects conversations of a replay"):
         run_prepare(tmp_path, settings, conversation(0))
+
+
+PROMPTS = Dataset("prompts", (), [1], True)
+
+
+@pytest.mark.parametrize(
+    ("options", "endpoint_options", "refused"),
+    [
+        ({"until": "p50 inter_token_latency ±5%"}, {}, True),
+        ({"experiment": ExperimentSettings(find_max="concurrency", slos=("p90 longest_gap<9",))}, {}, True),
+        ({"until": "p50 inter_token_latency ±5%"}, {"streaming": True}, False),
+        ({"until": "p50 inter_token_latency ±5%"}, {"extra": {"stream": True}}, False),
+        ({"until": "p50 request_latency ±5%"}, {}, False),
+    ],
+)
+def test_metric_of_streams_needs_a_request_for_streams(
+    options: dict[str, Any], endpoint_options: dict[str, Any], refused: bool
+) -> None:
+    settings = make_settings(LoadSettings(requests=1), **options)
+    settings = replace(settings, endpoint=EndpointSettings(urls=(URL,), **endpoint_options))
+    with pytest.raises(UserError, match="only streamed replies have") if refused else nullcontext():
+        check_streams(settings, PROMPTS)
+
+
+def test_bodies_of_a_recording_may_ask_for_streams() -> None:
+    settings = make_settings(LoadSettings(requests=1), until="p50 inter_token_latency ±5%")
+    recording: Any = object()
+    check_streams(settings, PROMPTS._replace(recording=recording))

@@ -14,10 +14,11 @@ from penstock.records.worker_report import WorkerReport
 from penstock.runs import until as until_module
 from penstock.runs.execute import OpenedRun, execute_phases
 from penstock.runs.until import UntilRule
-from penstock.schedule.phase import Phase
+from penstock.schedule.phase import Phase, Resumed
 from penstock.settings.schema import LoadSettings
 from penstock.workers.messages import Progress
 from support.records import MS, make_record
+from support.runs import PROFILING, WARMUP, write_log
 from support.worker_harness import make_phase
 
 IDLE = Progress(report=WorkerReport(0))
@@ -64,14 +65,27 @@ def write_records(folder: Path, count: int) -> None:
     log.close()
 
 
-def test_no_request_is_missed_when_this_process_is_slow(tmp_path: Path) -> None:
-    run: Any = Run(tmp_path)
+def execute(run: Any, folder: Path, phase: Phase) -> None:
     settings: Any = SimpleNamespace(until="avg request_latency ±10", load=LoadSettings())
-    prepared: Any = SimpleNamespace(phases=[make_phase()], job=SimpleNamespace(log=str(tmp_path)))
+    prepared: Any = SimpleNamespace(phases=[phase], job=SimpleNamespace(log=str(folder)))
     none: Any = None
-    opening = nullcontext(OpenedRun(settings, none, none, prepared, run))
-    execute_phases(opening, run)
+    execute_phases(nullcontext(OpenedRun(settings, none, none, prepared, run)), run)
+
+
+def test_no_request_is_missed_when_this_process_is_slow(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    execute(run, tmp_path, make_phase())
     assert run.samples[UNTIL]["requests"] == 150
+
+
+def test_resumed_phase_counts_the_requests_of_the_profiling_phases_before_it(tmp_path: Path) -> None:
+    """Of the two requests in the log, one belongs to the warmup."""
+    log = Path(write_log(tmp_path, [make_record(), make_record(phase=1)], phases=(WARMUP, PROFILING)))
+    run = Run(log)
+    run.index = 2
+    run.start = lambda _: run  # type: ignore[method-assign]
+    execute(run, log, make_phase(resumed=Resumed()))
+    assert run.samples[UNTIL]["requests"] == 1
 
 
 @pytest.mark.parametrize(("width", "reached"), [("10", True), ("0.001", False)])
@@ -86,6 +100,24 @@ def test_requests_after_the_last_look_count_at_the_end(tmp_path: Path, width: st
     assert facts["reached"] == reached
     assert not facts["ended_run"]
     assert facts["interval"]["low"] < 103 < facts["interval"]["high"]
+
+
+def test_requests_before_a_resume_count_without_another_look_at_them(tmp_path: Path) -> None:
+    """The resumed phase is the second one. Its worker has sent nothing yet, and those before it do not exist any more."""
+    write_records(tmp_path, 150)
+    rule = UntilRule(str(tmp_path), parse_precision("avg request_latency ±10"), earlier=[0])
+    resumed = SimpleNamespace(index=1, progress=SimpleNamespace(workers=[Progress(report=WorkerReport(1))]))
+    assert not rule.is_met(resumed)
+    log = LogWriter(str(tmp_path), 1)
+    for at in range(50):
+        log.record(make_record(start=at, end=at + 100 * MS, stamps=[50 * MS, 100 * MS], phase=1, worker=1))
+    log.flush()
+    resumed.progress.workers = [Progress(ended=50, oldest=500 * MS, report=WorkerReport(1))]
+    assert rule.is_met(resumed)
+    facts = rule.facts()
+    assert facts["requests"] == 200
+    assert facts["level"] == pytest.approx(1 - 0.05 / 4)  # the second checkpoint
+    log.close()
 
 
 def test_short_requests_do_not_count_while_those_that_were_issued_with_them_are_in_flight(tmp_path: Path) -> None:

@@ -45,6 +45,8 @@ class Metric(msgspec.Struct, frozen=True):
     larger_is_better: bool = False
     needs: Tokens | None = None
     """The metric fits only endpoints that declare such tokens. Metrics of kind `run` follow from those of the requests."""
+    streamed: bool = False
+    """Only requests with a streamed reply have the metric."""
 
 
 def per_request(
@@ -57,9 +59,10 @@ def per_request(
     larger: bool = False,
     table: Table = "main",
     needs: Tokens | None = None,
+    streamed: bool = False,
 ) -> Metric:
     """Return a metric of kind `record`. Without an `order`, the console does not show it."""
-    return Metric(tag, header, unit, "record", note, table if order else None, order, larger, needs)
+    return Metric(tag, header, unit, "record", note, table if order else None, order, larger, needs, streamed)
 
 
 def per_run(

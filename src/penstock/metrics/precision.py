@@ -84,6 +84,12 @@ class Checkpoints:
         self.level = LEVEL
         """Level of that interval."""
 
+    def skip(self, count: int) -> None:
+        """Leave out the checkpoints of a run with this many values, because it has already looked at them."""
+        while self.next_at <= count:
+            self._number += 1
+            self.next_at *= 2
+
     def look(self, values: Values) -> bool:
         """Take the values so far, in the order of the starts. Return whether the target is met."""
         if len(values) < self.next_at:

@@ -17,12 +17,13 @@ from penstock.plural import counted
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["NEEDED", "UNSUPPORTED", "certainty_notes", "print_certainty", "print_mark"]
+__all__ = ["certainty_notes", "mark", "print_certainty", "print_mark"]
 
 UNSUPPORTED = "?"
 """Marks a percentile of too few requests."""
-NEEDED = {f"p{percent}": needed_for(percent) for percent in PERCENTS}
+_NEEDED = {f"p{percent}": needed_for(percent) for percent in PERCENTS}
 """Requests that a percentile needs."""
+_SHARES = ("good_request_fraction", "request_error_rate")
 _ROWS = (
     "time_to_first_token",
     "inter_token_latency",
@@ -31,8 +32,7 @@ _ROWS = (
     "request_throughput",
     "output_token_throughput",
     "goodput",
-    "good_request_fraction",
-    "request_error_rate",
+    *_SHARES,
 )
 _STATISTICS = ("avg", "p50", "p90", "p99")
 _ALL_FIT = 120
@@ -60,6 +60,8 @@ def print_certainty(console: Console, summary: Summary) -> None:
     for row in rows:
         table.add_row(*row)
     console.print(table)
+    if any(cell.endswith(UNSUPPORTED) for row in rows for cell in row):
+        console.print(f"{UNSUPPORTED} Too few independent requests for an interval, or the values follow a trend.")
     console.print()
 
 
@@ -69,25 +71,32 @@ def _rows(parts: list[tuple[str, dict[str, Stats], Intervals]], statistics: Sequ
         for name, metrics, intervals in parts:
             if tag not in metrics or not any(f.half_width is not None for f in intervals.get(tag, {}).values()):
                 continue
-            yield shown, name, *(_cell(metrics[tag], intervals[tag].get(each), each) for each in statistics)
+            yield shown, name, *(_cell(tag, metrics[tag], intervals[tag].get(each), each) for each in statistics)
             shown = ""
 
 
-def _cell(stats: Stats, interval: FigureInterval | None, name: str) -> str:
+def _cell(tag: str, stats: Stats, interval: FigureInterval | None, name: str) -> str:
     value: float | None = getattr(stats, name)
     if value is None or interval is None:
         return "-"
     if interval.low is None or interval.high is None:
         return f"{value:,.2f}{UNSUPPORTED}"
+    if tag in _SHARES:  # at 0 and 1, one side is empty
+        return f"{value:,.2f} ({interval.low:,.2f} to {interval.high:,.2f})"
     return f"{value:,.2f} ±{max(value - interval.low, interval.high - value, 0.0):,.2f}"
 
 
-def print_mark(console: Console, stats: Iterable[Stats]) -> None:
-    """Explain the mark of percentiles, if any has it."""
-    counts = [each.count for each in stats if each.count is not None and each.p50 is not None]
-    marked = [f"{needed} for {name}" for name, needed in NEEDED.items() if any(count < needed for count in counts)]
+def mark(stats: Stats, name: str) -> str:
+    """Return the mark of a percentile of too few requests, or nothing."""
+    return UNSUPPORTED if stats.count is not None and stats.count < _NEEDED.get(name, 0) else ""
+
+
+def print_mark(console: Console, cells: Iterable[tuple[Stats, str]]) -> None:
+    """Explain the mark of percentiles, if one of these has it. A cell is a metric and the name of a statistic."""
+    marked = {name for stats, name in cells if getattr(stats, name) is not None and mark(stats, name)}
     if marked:
-        console.print(f"{UNSUPPORTED} Too few requests for this percentile; needed are {', '.join(marked)}.")
+        needed = ", ".join(f"{count} for {name}" for name, count in _NEEDED.items() if name in marked)
+        console.print(f"{UNSUPPORTED} Too few requests for this percentile; needed are {needed}.")
 
 
 def certainty_notes(summary: Summary) -> Iterator[str]:
@@ -99,8 +108,10 @@ def certainty_notes(summary: Summary) -> Iterator[str]:
             yield f"The run ended at its limit, and {target} was reached with {counted(requests, 'request')}."
         elif summary.until["reached"]:
             yield f"The run ended because {target} was reached, after {counted(requests, 'request')}."
-        else:
+        elif requests:
             yield f"The run ended at its limit: {target} was not reached with {counted(requests, 'request')}."
+        else:
+            yield f"The run ended at its limit: {target} was not reached, because no reply has this metric."
     if summary.steady_state is not None:
         steady = summary.steady_state
         yield (

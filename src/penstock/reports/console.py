@@ -15,7 +15,7 @@ from penstock.metrics.summary import Summary
 from penstock.metrics.token_agreement import TOKEN_METRICS
 from penstock.plural import counted
 from penstock.reports.artifacts import Artifacts, replacing
-from penstock.reports.certainty_table import NEEDED, UNSUPPORTED, certainty_notes, print_certainty, print_mark
+from penstock.reports.certainty_table import certainty_notes, mark, print_certainty, print_mark
 from penstock.reports.error_text import one_line
 from penstock.reports.sink import Sink
 from penstock.reports.slices_table import print_slices
@@ -154,7 +154,7 @@ def _metrics(console: Console, title: str, table: Table, metrics: dict[str, Stat
     for metric, stats in rows:
         drawn.add_row(_name(metric), *(_cell(stats, name) for name in layout.columns))
     console.print(drawn)
-    print_mark(console, metrics.values())
+    print_mark(console, ((stats, name) for _, stats in rows for name in layout.columns))
     console.print()
 
 
@@ -246,10 +246,7 @@ def _name(metric: Metric) -> str:
 
 def _cell(stats: Stats, name: str) -> str:
     value: float | None = getattr(stats, name)
-    if value is None:
-        return "-"
-    mark = UNSUPPORTED if name in NEEDED and stats.count is not None and stats.count < NEEDED[name] else ""
-    return f"{value:,.2f}{mark}"
+    return "-" if value is None else f"{value:,.2f}{mark(stats, name)}"
 
 
 def _certificate(console: Console, summary: Summary) -> None:

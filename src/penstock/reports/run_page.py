@@ -18,7 +18,7 @@ from penstock.metrics.steady_state import SteadyState
 from penstock.metrics.summary import Summary
 from penstock.plural import counted
 from penstock.records.log import LoggedPhase
-from penstock.reports.certainty_table import NEEDED
+from penstock.reports.certainty_table import mark
 from penstock.reports.charts import Chart, Mark, numbers
 from penstock.reports.checklist import checklist
 from penstock.reports.console import notes
@@ -124,7 +124,7 @@ def _figure(stats: Stats, statistic: str, interval: FigureInterval | None) -> di
     cell: dict[str, Any] = {"value": numbers([value])[0]}
     if interval is not None and interval.low is not None and interval.high is not None:
         cell["interval"] = numbers([interval.low, interval.high])
-    if stats.count is not None and stats.count < NEEDED.get(statistic, 0):
+    if mark(stats, statistic):
         cell["unsupported"] = True
     return cell
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from penstock.metrics.capacity import ERROR_RATE, Level, SearchOutcome, Slo
+from penstock.metrics.capacity import ERROR_RATE, Level, LevelTest, SearchOutcome, Slo
 from penstock.metrics.catalogue import CATALOGUE
 from penstock.metrics.experiment import VariationFigures
 from penstock.metrics.intervals import clopper_pearson
@@ -30,7 +30,7 @@ def limit_sentence(search: SearchOutcome) -> str:
     if not result.levels:
         return "Nothing was measured."
     if limit is None:
-        return f"No {name} met the objectives, not even {result.levels[0].value:g}."
+        return _no_limit(search)
     judged = f"({sum(level.requests for level in result.levels):,} requests judged)"
     if limit.high is None:
         return f"The objectives are met up to {name} {limit.low:g}, the highest that was tried {judged}."
@@ -38,6 +38,25 @@ def limit_sentence(search: SearchOutcome) -> str:
         f"The largest {name} within the objectives is at least {limit.low:g} and below {limit.high:g}; the monotone fit "
         f"crosses the limit at {limit.estimate:.4g} {judged}."
     )
+
+
+def _no_limit(search: SearchOutcome) -> str:
+    """Return why a search has no limit: its lowest level fails or is not decided."""
+    name, levels = _name(search), search.result.levels
+    lowest = levels[0]
+    if lowest.decision is not None:
+        return f"No {name} met the objectives, not even {lowest.value:g}."
+    failed = next((level for level in levels if level.decision == "fail"), None)
+    known = "could be decided" if failed is None else f"is known to meet the objectives, and {failed.value:g} fails"
+    close = any(lowest.misses) and lowest.requests >= LevelTest(search.slos).max_requests
+    reason = (
+        "their misses are too close to the allowed share" if close else "they are too few or cover too short a time"
+    )
+    unclear = ""
+    if lowest.unclear:
+        unclear = f" {counted(lowest.unclear, 'more request')} may have missed an objective only because of the client."
+    judged = counted(lowest.requests, "request")
+    return f"No {name} {known}: {judged} did not suffice to decide the lowest, {lowest.value:g}; {reason}.{unclear}"
 
 
 def limit_cards(search: SearchOutcome, variations: Sequence[VariationFigures]) -> list[dict[str, Any]]:

@@ -19,10 +19,11 @@ from penstock.runs import registry
 from penstock.runs.build_payloads import build_payloads
 from penstock.runs.companion import Companion
 from penstock.runs.observer import Observer
-from penstock.runs.prepare import Prepared, check_file_limit, default_entries, prepare, resolve_targets
+from penstock.runs.prepare import Prepared, check_file_limit, check_streams, default_entries, prepare, resolve_targets
 from penstock.runs.readiness import Readiness
 from penstock.runs.run_folder import RunFolder
 from penstock.runs.runner import Runner, RunningPhase, RunProgress
+from penstock.schedule.phase import Phase
 from penstock.settings.schema import LoadSettings, Settings
 from penstock.tokens.lazy_tokenizer import LazyTokenizer
 from penstock.workers.backend import Backend
@@ -102,7 +103,7 @@ def execute_phases(
         with opening as opened:
             for phase in opened.prepared.phases:
                 rule = FailureRule(opened.settings.load, opened.runner.progress)
-                until = _until_rule(opened) if phase.kind == "profiling" else None  # reads the log from its end on
+                until = _until_rule(opened, phase) if phase.kind == "profiling" else None
                 running = opened.runner.start(phase.starting_at(position))
                 if running is None:
                     break
@@ -136,13 +137,19 @@ def _kept_records(opened: OpenedRun) -> str:
     return f"The records up to then are in {log}; `penstock report {os.path.dirname(log)}` shows them."
 
 
-def _until_rule(opened: OpenedRun) -> UntilRule | None:
+def _until_rule(opened: OpenedRun, phase: Phase) -> UntilRule | None:
     if not opened.settings.until:
         return None
     from penstock.metrics.precision import parse_precision
+    from penstock.records.log import RunLog
     from penstock.runs.until import UntilRule
 
-    return UntilRule(opened.prepared.job.log, parse_precision(opened.settings.until))
+    folder = opened.prepared.job.log
+    earlier: list[int] = []
+    if phase.resumed is not None:
+        with contextlib.closing(RunLog(folder)) as log:
+            earlier = [each.index for each in log.phases if each.kind == phase.kind]
+    return UntilRule(folder, parse_precision(opened.settings.until), earlier)
 
 
 class StopRule(Protocol):
@@ -255,6 +262,7 @@ def open_run(
             observer.step(datasets.task(settings.input)),
             scheduled=settings.load.recorded is not None,
         )
+        check_streams(settings, dataset)
         prepared = prepare(
             folder.log,
             settings,

@@ -53,6 +53,7 @@ def run_experiment(
     opened: OpenedRun | None = None
     run: _PointRunner | None = None
     error: str | None = None
+    unsent = False
     try:
         with open_run(experiment.settings, folder, observer, spawn=spawn, points=experiment.largest) as opened:
             run = _PointRunner(opened, experiment.settings, observer)
@@ -62,12 +63,15 @@ def run_experiment(
                 if result.outcome is None:
                     results.append(result)
                 observer.point_ended(result)
-                if opened.runner.stopping or opened.runner.lost_workers:
+                if opened.runner.stopping:
                     break
                 try:
                     point = points.send(result)
                 except StopIteration:
                     point = None
+                if opened.runner.lost_workers:
+                    unsent = point is not None
+                    break
             run.end_level()
     except PenstockError as failure:
         if opened is None or not opened.runner.began:
@@ -81,7 +85,7 @@ def run_experiment(
     if run is not None:
         results += run.report_levels()
     if error is None and runner.lost_workers:
-        error = "A worker process was lost, so the points after it were not run."
+        error = f"A worker process was lost{', so the points after it were not run' if unsent else ''}."
     return FinishedExperiment(results, runner.interrupts, error or runner.companion_error)
 
 

@@ -24,6 +24,7 @@ from penstock.workers.local_processes import choose_cluster_workers, choose_work
 __all__ = [
     "Prepared",
     "check_file_limit",
+    "check_streams",
     "connections_to_open",
     "default_entries",
     "expected_requests",
@@ -108,6 +109,31 @@ def resolve_targets(settings: Settings, endpoint: Endpoint, *, raise_limit: bool
     result = targets(settings.endpoint, endpoint.request_path(settings.endpoint), endpoint.declaration)
     check_file_limit(settings, raise_limit=raise_limit)
     return result
+
+
+def check_streams(settings: Settings, dataset: Dataset) -> None:
+    """Raise UserError if --until or --slo needs a metric of streamed replies, and requests do not ask for them. The bodies of a
+    recording may ask for them by themselves."""
+    endpoint = settings.endpoint
+    if (
+        not settings.watches_records
+        or endpoint.streaming
+        or "stream" in endpoint.extra
+        or dataset.recording is not None
+    ):
+        return
+    from penstock.metrics.capacity import parse_slo
+    from penstock.metrics.catalogue import CATALOGUE
+    from penstock.metrics.precision import parse_precision
+
+    needed = [("--slo", text, parse_slo(text).metric) for text in settings.experiment.slos]
+    if settings.until:
+        needed.append(("--until", settings.until, parse_precision(settings.until).metric))
+    for flag, text, metric in needed:
+        if CATALOGUE[metric].streamed:
+            raise UserError(
+                f"{flag} '{text}': only streamed replies have {metric}; add --streaming, or choose another metric."
+            )
 
 
 def check_file_limit(settings: Settings, *, raise_limit: bool = True) -> None:

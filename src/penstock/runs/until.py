@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from time import monotonic_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,14 +19,26 @@ __all__ = ["UntilRule"]
 _POLL_NS = 100_000_000
 
 
+class _Row(NamedTuple):
+    """A request that has the metric."""
+
+    start: int
+    value: float
+    phase: int
+    worker: int
+    issued: int
+
+
 class UntilRule:
-    def __init__(self, log: str, target: Precision) -> None:
-        """`log` is the folder of the run's log."""
+    def __init__(self, log: str, target: Precision, earlier: Container[int] = ()) -> None:
+        """`log` is the folder of the run's log. `earlier` are the phases that a resumed one continues: their requests count,
+        too."""
         self._target = target
         self._tail = LogTail(log)
         self._checkpoints = Checkpoints(target)
-        self._rows: list[tuple[int, float, int, int]] = []
-        """Start, value, worker, and when it was issued."""
+        self._earlier = earlier
+        self._rows: list[_Row] = []
+        self._has_read = False
         self._polled = 0
         self._phase = -1
         self.is_reached = False
@@ -41,19 +53,30 @@ class UntilRule:
         self._phase = running.index
         self._read(running.progress.workers)
         if len(self._rows) >= self._checkpoints.next_at:
-            self._look([row for row in self._rows if self._tail.is_settled(row[2], row[3])])
+            self._look([row for row in self._rows if self._is_settled(row)])
         self.ended_run = self.is_reached
         return self.ended_run
 
     def _read(self, workers: Sequence[Progress] = ()) -> None:
-        records = [record for record in self._tail.read(workers) if record.phase == self._phase]
+        records = [
+            record
+            for record in self._tail.read(workers)
+            if record.phase == self._phase or record.phase in self._earlier
+        ]
         for record, values in zip(records, values_while_running(records), strict=True):
             if values is not None and self._target.metric in values:
-                self._rows.append((record.start, values[self._target.metric], record.worker, record.issued))
+                value = values[self._target.metric]
+                self._rows.append(_Row(record.start, value, record.phase, record.worker, record.issued))
+        if not self._has_read:
+            self._has_read = True
+            self._checkpoints.skip(sum(row.phase in self._earlier for row in self._rows))
 
-    def _look(self, rows: list[tuple[int, float, int, int]]) -> None:
+    def _is_settled(self, row: _Row) -> bool:
+        return row.phase in self._earlier or self._tail.is_settled(row.worker, row.issued)
+
+    def _look(self, rows: list[_Row]) -> None:
         if len(rows) >= self._checkpoints.next_at:
-            self.is_reached = self._checkpoints.look(np.array([row[1] for row in sorted(rows)]))
+            self.is_reached = self._checkpoints.look(np.array([row.value for row in sorted(rows)]))
 
     def facts(self) -> dict[str, Any]:
         """Return what the log keeps about the rule, after the end of the phase."""

@@ -24,6 +24,7 @@ _METRICS = (
         "them.",
         order=420,
         needs="output_tokens",
+        streamed=True,
     ),
     per_request(
         "inexact_gap_count",
@@ -31,6 +32,7 @@ _METRICS = (
         "gaps",
         "Gaps of the request that begin or end with a stamp that covers several network segments.",
         needs="output_tokens",
+        streamed=True,
     ),
     per_request(
         "fluidity_index",
@@ -43,6 +45,7 @@ _METRICS = (
         order=430,
         larger=True,
         needs="output_tokens",
+        streamed=True,
     ),
     per_request(
         "reader_wait_share",
@@ -52,6 +55,7 @@ _METRICS = (
         "--reader-tokens-per-second has nothing to read.",
         order=440,
         needs="output_tokens",
+        streamed=True,
     ),
 )
 

@@ -21,6 +21,7 @@ METRICS = (
         "for the requests in coalesced_first_stamp_count.",
         order=100,
         needs="output_tokens",
+        streamed=True,
     ),
     per_request(
         "effective_time_to_first_token",
@@ -29,6 +30,7 @@ METRICS = (
         "time_to_first_token + the time from the scheduled send to start. See effective_latency.",
         order=105,
         needs="output_tokens",
+        streamed=True,
     ),
     per_request(
         "time_to_second_token",
@@ -38,6 +40,7 @@ METRICS = (
         "several tokens.",
         order=200,
         needs="output_tokens",
+        streamed=True,
     ),
     per_request(
         "time_to_first_output_token",
@@ -46,6 +49,7 @@ METRICS = (
         "Arrival of the first content that is not reasoning - start. Absent if the reply was all reasoning.",
         order=210,
         needs="output_tokens",
+        streamed=True,
     ),
     per_request(
         "request_latency",
@@ -94,6 +98,7 @@ METRICS = (
         "last - first. Absent if all content has one stamp.",
         order=350,
         needs="output_tokens",
+        streamed=True,
     ),
     per_request(
         "inter_token_latency",
@@ -105,6 +110,7 @@ METRICS = (
         "tokens of the first stamp are subtracted instead of 1.",
         order=400,
         needs="output_tokens",
+        streamed=True,
     ),
     per_request(
         "time_per_output_token",
@@ -116,6 +122,7 @@ METRICS = (
         "every piece held one token or with --per-chunk-usage.",
         order=410,
         needs="output_tokens",
+        streamed=True,
     ),
     Metric(
         "inter_chunk_latency",
@@ -133,6 +140,7 @@ METRICS = (
         order=500,
         larger=True,
         needs="output_tokens",
+        streamed=True,
     ),
     per_request(
         "e2e_output_token_throughput",
@@ -150,6 +158,7 @@ METRICS = (
         "input_sequence_length / time_to_first_token. Includes queueing and network time; cached prefixes raise it.",
         larger=True,
         needs="output_tokens",
+        streamed=True,
     ),
 )
 
