@@ -15,7 +15,6 @@ were lost and whether they can contain requests. Damaged frames before the end a
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import sys
@@ -444,23 +443,22 @@ class RunLog:
         depend on the log only, so a report does not depend on the number of cores.
         """
         ranges = {path: self._range(path) for path in self.worker_files()}
-        sizes = {path: (end or os.path.getsize(path)) - begin for path, (begin, end) in ranges.items()}
+        sizes = {path: (os.path.getsize(path) if end is None else end) - begin for path, (begin, end) in ranges.items()}
         count = min(sum(sizes.values()) // _SECTION_BYTES, _MOST_SECTIONS)
         if count < 2:
             return [ranges]
-        with contextlib.ExitStack() as stack:
-            files = {
-                path: _RecordSearch(stack.enter_context(open(path, "rb")), ranges[path][0], size)
-                for path, size in sizes.items()
-                if size
-            }
-            largest = max(files, key=sizes.__getitem__)
-            times = sorted(files[largest].end_of_share(number / count) for number in range(1, count))
-            cuts = {path: [file.position_at(time) for time in times] for path, file in files.items()}
-        edges = {path: [begin, *cuts.get(path, [begin] * len(times)), end] for path, (begin, end) in ranges.items()}
-        return [
-            {path: (edge[number] or 0, edge[number + 1]) for path, edge in edges.items()} for number in range(count)
-        ]
+        largest = max(sizes, key=sizes.__getitem__)
+        with open(largest, "rb") as file:
+            search = _RecordSearch(file, ranges[largest][0], sizes[largest])
+            times = sorted(search.end_of_share(number / count) for number in range(1, count))
+        sections: list[Section] = [{} for _ in range(count)]
+        for path, (begin, end) in ranges.items():
+            with open(path, "rb") as file:
+                search = _RecordSearch(file, begin, sizes[path])
+                cuts = [search.position_at(time) for time in times]
+            for section, edges in zip(sections, zip([begin, *cuts], [*cuts, end], strict=True), strict=True):
+                section[path] = edges
+        return sections
 
     def _range(self, path: str) -> tuple[int, int | None]:
         """Return where the frames of the section or of the point begin and end in the file of a worker; None for the end of the
