@@ -154,9 +154,9 @@ def test_reply_that_cannot_be_logged_fails_its_request_only(
     with monkeypatch.context() as patched:
         patched.setattr(harness.endpoint, "read_body", lambda _: reply)
         harness.add(GOOD)
-        harness.run()
+        harness.poll()
     harness.add(GOOD)
-    harness.run()
+    harness.poll()
     failed, good = harness.logged()
     assert failed.failure is not None
     assert (failed.failure.type, failed.failure.owner) == ("UnreadableReply", "penstock")

@@ -31,18 +31,8 @@ _SLICE_NS = 500_000
 _MAX_QUEUED = 512
 _MAX_BYTES = 64 << 20
 _FROM_REPLY = (
-    *(
-        "stamps",
-        "pieces",
-        "coalesced",
-        "earliest",
-        "first_output",
-        "outputs",
-        "reasonings",
-        "head_outputs",
-        "head_tokens",
-    ),
-    *("finish", "usage", "model", "response_id", "warnings", "images"),
+    *("outputs", "reasonings", "head_outputs", "head_tokens", "finish", "usage", "model", "response_id", "warnings"),
+    *("images", "stamps", "pieces", "coalesced", "earliest", "first_output"),
 )
 """Fields of a record that an endpoint sets."""
 
