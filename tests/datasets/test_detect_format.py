@@ -93,7 +93,7 @@ def test_planned_format_named_by_the_first_line_is_refused_by_name(tmp_path: Pat
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "a.jsonl' is empty; give --input-file a file with one JSON object per line."),
+        ("", "a.jsonl' is empty; give a file with one JSON object per line."),
         ("[1, 2]", "a.jsonl:1: the line should be an object. This"),
         ("\nhello there", "a.jsonl:2: not valid JSON (expecting value, column 1). This version reads:\n  single_turn"),
         (
@@ -115,5 +115,5 @@ def test_unknown_content_is_described(tmp_path: Path, content: str, message: str
 
 
 def test_missing_file_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"cannot be read: No such file or directory; check --input-file\."):
+    with pytest.raises(UserError, match=r"cannot be read: No such file or directory\."):
         detect(str(tmp_path / "none.jsonl"))

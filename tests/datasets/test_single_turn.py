@@ -136,7 +136,7 @@ def test_all_errors_are_listed(write: Callable[..., str]) -> None:
 
 def test_empty_file_is_refused(write: Callable[..., str]) -> None:
     for lines in ((), ("", " ")):
-        assert error_of(write(*lines)).endswith("is empty; give --input-file a file with one JSON object per line.")
+        assert error_of(write(*lines)).endswith("is empty; give a file with one JSON object per line.")
 
 
 def test_utf_16_file_is_refused(write: Callable[..., str]) -> None:
@@ -146,7 +146,7 @@ def test_utf_16_file_is_refused(write: Callable[..., str]) -> None:
 
 def test_unreadable_file_is_refused(tmp_path: Path) -> None:
     message = error_of(str(tmp_path / "none.jsonl"))
-    assert message.endswith("none.jsonl' cannot be read: No such file or directory; check --input-file.")
+    assert message.endswith("none.jsonl' cannot be read: No such file or directory.")
     assert "cannot be read: Is a directory" in error_of(str(tmp_path))
 
 

@@ -106,7 +106,7 @@ def test_null_is_no_timestamp(tmp_path: Path, time: str, timed: bool) -> None:
         ("burst_gpt_trace", BURST + "nan,m,1,1,2,l\n", "t.data:2: 'Timestamp' should be a time, not 'nan'"),
         ("burst_gpt_trace", BURST + "1,m,1.5,1,2,l\n", "t.data:2: 'Request tokens' should be a whole number of tokens"),
         ("burst_gpt_trace", BURST + "1,m\n", "t.data:2: it has 2 values, but the header has 6"),
-        ("burst_gpt_trace", BURST, "has no requests; give --input-file a trace with rows after its header."),
+        ("burst_gpt_trace", BURST, "has no requests; give a trace with rows after its header."),
         ("azure_llm_trace", AZURE + "yesterday,1,1\n", "t.data:2: 'TIMESTAMP' should be a time, not 'yesterday'"),
         ("bailian_trace", chat(1) + '{"chat_id": 2}', "t.data:2: Object missing required field 'timestamp'"),
         ("bailian_trace", chat(1, hash_ids="[1, 2]"), "t.data:1: 'hash_ids' has 2 blocks, but an 'input_length' of 10"),

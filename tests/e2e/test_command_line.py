@@ -40,10 +40,12 @@ def test_mock_scheme_is_case_insensitive(program: Program) -> None:
 
 def test_run_announces_which_run_it_replaces(program: Program, capture: Capture) -> None:
     first = program.profile(capture.url)
-    assert "Replaces" not in first.out
+    assert "replaces" not in first.out
     again = program.profile(capture.url, into=first.folder)
     assert re.search(
-        rf"^With its first request it replaces the run of [0-9: -]+ in {first.folder}/$", again.out, re.MULTILINE
+        rf"^This run replaces that of [0-9: -]+ in {first.folder}/ when it sends its first request$",
+        again.out,
+        re.MULTILINE,
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.reports.report_html import read_page
 from support.programs import Capture, Outcome, Program
 
 ODD = [
@@ -127,6 +128,8 @@ def test_streams_are_detected_from_the_reply(program: Program, mock, flag: bool)
     lines = [*numbered(3, stream=True, max_tokens=3), *numbered(2, stream=False, max_tokens=3)]
     done = replay(program, server.url, write(program, "mixed.jsonl", lines), *(["--streaming"] if flag else []))
     assert done.status == 0, done
+    assert "Load: chat, streaming as in the file, " in done.out
+    assert ", streaming as in the file, " in read_page(str(done.folder / "report.html"))["subtitle"]
     assert [r["metadata"]["streamed"] for r in done.records] == [True] * 3 + [False] * 2
     assert len(done.values("time_to_first_token")) == 3
 
@@ -465,7 +468,7 @@ def test_all_errors_of_a_file_are_listed(program: Program, capture: Capture) -> 
         (lambda p: (p / "x.jsonl").write_bytes(b"\n \n"), "x.jsonl:1: the file is empty"),
         (
             lambda p: (p / "x.jsonl").mkdir(),
-            "x.jsonl' is empty; give --input-file a folder with one .jsonl file for each",
+            "x.jsonl' is empty; give a folder with one .jsonl file for each",
         ),
         (
             lambda p: ((p / "x.jsonl").mkdir(), (p / "x.jsonl" / "a.txt").write_text("x")),

@@ -104,8 +104,7 @@ def test_precision_needs_a_limit(program: Program) -> None:
 def test_metric_of_streams_is_refused_before_anything_is_sent(program: Program) -> None:
     done = program.profile(
         "http://127.0.0.1:9",
-        *("--tokenizer", "builtin", "--isl", 10, "--request-count", 200, "--until", "p50 time_to_first_token ±5%"),
-        texts=None,
+        *("--use-server-token-count", "--request-count", 200, "--until", "p50 time_to_first_token ±5%"),
     )
     assert done.status == 2
     assert "only streamed replies have time_to_first_token; add --streaming, or choose another metric." in done.err

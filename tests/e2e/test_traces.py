@@ -52,6 +52,9 @@ def test_analyze_trace_prints_the_theoretical_hit_rate(program: Program) -> None
     assert (done.status, "has no 'input_length'" in done.err) == (2, True)
     done = program.run("analyze-trace", "none.jsonl", command="penstock")
     assert (done.status, done.err) == (2, "penstock analyze-trace: There is no file none.jsonl.\n")
+    path.write_text("")
+    done = program.run("analyze-trace", path, command="penstock")
+    assert done.err.endswith("trace.jsonl' is empty; give a file with one JSON object per line.\n")
 
 
 def test_large_trace_is_sent_while_its_prompts_are_written(program: Program, mock: Callable[..., MockServer]) -> None:

@@ -13,7 +13,7 @@ from penstock.records.record import Failure, Usage
 from penstock.reports.artifacts import Artifacts
 from penstock.reports.console import console_text
 from support.records import MS, make_record
-from support.runs import make_header, report_run
+from support.runs import BODY, make_header, report_run
 
 SERVER_ERROR = Failure("HTTPError", '{"error": "[bold]mock[/bold] says\n500"}', "server", 500)
 CERTIFICATE = Certificate("DEGRADED", ["1.2 % of the TTFTs are upper bounds."], {})
@@ -159,6 +159,23 @@ def test_token_count_differences_are_noted(tmp_path):
     text = report_run(tmp_path, [make_record(usage=usage, requested_output=50)]).read("profile_export_console.txt")
     assert "differ by more than 10 % for 1 request" in text
     assert "Replies that differ from the requested length by more than 5 % or 50 tokens: 1." in text
+
+
+@pytest.mark.parametrize(("payloads", "note"), [([0, 1, 1], "2 of 3."), ([1], "1 of 1."), ([0], None)])
+def test_requests_whose_text_cannot_be_counted_are_noted(tmp_path, payloads, note):
+    """The second body has no messages."""
+    conversations = [("a", [BODY]), ("b", [b'{"prompt": 5}'])]
+    records = [make_record(conversation=each, payload=each, number=i) for i, each in enumerate(payloads)]
+    text = " ".join(
+        report_run(tmp_path, records, conversations=conversations).read("profile_export_console.txt").split()
+    )
+    sentence = "Requests without an input length, because no text was found in their bodies: "
+    assert f"{sentence}{note}" in text if note else sentence not in text
+
+
+def test_endpoint_without_texts_has_no_note_about_input_lengths(tmp_path):
+    run = report_run(tmp_path, [make_record()], endpoint="audio_transcription", texts=lambda _: [])
+    assert "input length" not in run.read("profile_export_console.txt")
 
 
 def test_error_table_is_limited_to_ten_groups(tmp_path):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.endpoints.registry import endpoint
+from penstock.endpoints.reply import Reply
 from penstock.records.interpret import InFlight
 from penstock.records.log import LogWriter
 from penstock.records.record import Record
 from penstock.records.worker_report import WorkerReport
+from penstock.runs.log_tail import LogTail
 from penstock.settings.schema import EndpointSettings
 from penstock.wire.exchange import Exchange, WireError
 from penstock.workers import reply_processor
@@ -21,14 +24,16 @@ from penstock.workers.reply_processor import ReplyProcessor
 class Harness:
     def __init__(self, folder: Path) -> None:
         self.loop = asyncio.new_event_loop()
+        self.endpoint = endpoint("chat", EndpointSettings())
         self.report = WorkerReport(worker=0)
         self.replies: list[tuple[Record, bool]] = []
         """Each record, and whether it came with a reply."""
         self.spaces = 0
         self._log = LogWriter(str(folder), 0)
+        self._tail = LogTail(str(folder))
         self.processor = ReplyProcessor(
             self.loop,
-            endpoint("chat", EndpointSettings()),
+            self.endpoint,
             self._log,
             self.report,
             0,
@@ -48,6 +53,11 @@ class Harness:
         exchange.pieces, exchange.times, exchange.counts = [body], [9], [1]
         exchange.bytes_received = len(body)
         self.processor.add(exchange)
+
+    def logged(self) -> list[Record]:
+        """Return the records that the log has got since the last call."""
+        self._log.flush()
+        return self._tail.read()
 
     def poll(self) -> None:
         """Let the loop run what is scheduled now."""
@@ -126,3 +136,42 @@ def test_secrets_are_removed_from_error_messages(harness: Harness) -> None:
     assert record.failure is not None
     assert "sk-secret" not in record.failure.message
     assert not has_reply
+
+
+@pytest.mark.parametrize(
+    ("outputs", "reason"),
+    [
+        ([object()], "TypeError: Encoding objects of type object is unsupported"),
+        (["\ud83d"], "UnicodeEncodeError: 'utf-8' codec can't encode character '\\ud83d'"),
+    ],
+)
+def test_reply_that_cannot_be_logged_fails_its_request_only(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, outputs: list[Any], reason: str
+) -> None:
+    """An endpoint of another package may return any values."""
+    reply = Reply()
+    reply.outputs, reply.id = outputs, "id"
+    with monkeypatch.context() as patched:
+        patched.setattr(harness.endpoint, "read_body", lambda _: reply)
+        harness.add(GOOD)
+        harness.poll()
+    harness.add(GOOD)
+    harness.poll()
+    failed, good = harness.logged()
+    assert failed.failure is not None
+    assert (failed.failure.type, failed.failure.owner) == ("UnreadableReply", "penstock")
+    assert f"The log cannot hold what the endpoint has read from the reply ({reason}" in failed.failure.message
+    assert (failed.outputs, failed.response_id, failed.end, failed.status) == ([], None, 10, 200)
+    assert good.outputs == ["Yes"]
+    assert [has_reply for _, has_reply in harness.replies] == [False, True]
+    assert harness.processor.failed == 1
+
+
+def test_full_disk_is_no_failure_of_a_request(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(LogWriter, "record", full)
+    harness.add(GOOD)
+    with pytest.raises(OSError, match="No space left"):
+        harness.processor._slice()

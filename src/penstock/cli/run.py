@@ -173,7 +173,7 @@ class TerminalObserver(Observer):
             if self._folder.replaces is not None:
                 path = os.path.join(self._output.folder, "")
                 started = _format_time(self._folder.replaces)
-                print(f"With its first request it replaces the run of {started} in {path}", flush=True)
+                print(f"This run replaces that of {started} in {path} when it sends its first request", flush=True)
         if self._show_progress:
             self._display = self._make_display(prepared)
             self._choose_dashboard(settings, prepared)
@@ -463,6 +463,8 @@ def _announce(
 
     load = settings.load
     mode = "streaming" if settings.endpoint.streaming else "not streaming"
+    if dataset.recording is not None or prepared.job.files:
+        mode = "streaming as in the file"
     rates = [f"concurrency {load.concurrency}"] if load.concurrency is not None else []
     rates += list(_rates(load))
     if load.recorded is not None:

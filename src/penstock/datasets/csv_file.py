@@ -78,9 +78,7 @@ class CsvRows:
         return False
 
     def empty(self) -> UserError:
-        return UserError(
-            f"The input file '{self._path}' has no requests; give --input-file a trace with rows after its header."
-        )
+        return UserError(f"The input file '{self._path}' has no requests; give a trace with rows after its header.")
 
     def notes(self) -> list[str]:
         if not self._failed:

@@ -103,23 +103,21 @@ def jsonl_files(folder: str) -> list[str]:
     try:
         names = sorted(os.listdir(folder))
     except OSError as error:
-        raise UserError(f"The folder '{folder}' cannot be read: {error.strerror}; check --input-file.") from None
+        raise UserError(f"The folder '{folder}' cannot be read: {error.strerror}.") from None
     paths = [os.path.join(folder, name) for name in names if name.endswith(".jsonl")]
     paths = [path for path in paths if os.path.isfile(path)]
     if not paths:
         reason = "is empty" if not names else "has no .jsonl file in it"
-        raise UserError(
-            f"The folder '{folder}' {reason}; give --input-file a folder with one .jsonl file for each conversation."
-        )
+        raise UserError(f"The folder '{folder}' {reason}; give a folder with one .jsonl file for each conversation.")
     return paths
 
 
 def open_failure(path: str, error: OSError) -> UserError:
-    return UserError(f"The input file '{path}' cannot be read: {error.strerror}; check --input-file.")
+    return UserError(f"The input file '{path}' cannot be read: {error.strerror}.")
 
 
 def empty_file(path: str) -> UserError:
-    return UserError(f"The input file '{path}' is empty; give --input-file a file with one JSON object per line.")
+    return UserError(f"The input file '{path}' is empty; give a file with one JSON object per line.")
 
 
 def explain(error: Exception, line: bytes) -> str:

@@ -19,6 +19,7 @@ from penstock.reports.certainty_table import certainty_notes, mark, print_certai
 from penstock.reports.error_text import one_line
 from penstock.reports.sink import Sink
 from penstock.reports.slices_table import print_slices
+from penstock.settings.endpoint_types import DEFAULT
 from penstock.telemetry.concepts import CONCEPT_HEADERS
 
 if TYPE_CHECKING:
@@ -361,6 +362,11 @@ def notes(summary: Summary) -> Iterator[str]:
         yield summary.note
     if summary.tokenizer.note is not None:
         yield summary.tokenizer.note
+    if missing := _without_input_length(summary):
+        yield (
+            "Requests without an input length, because no text was found in their bodies: "
+            f"{missing:,} of {summary.succeeded:,}."
+        )
     yield from _telemetry_notes(summary)
     if summary.broken_conversations:
         yield f"Conversations that ended early because a turn failed: {summary.broken_conversations:,}."
@@ -380,6 +386,15 @@ def notes(summary: Summary) -> Iterator[str]:
             f"The token counts of server and client differ by more than 10 % for {counted(count, 'request')}. The server "
             "may use another tokenizer or add a chat template."
         )
+
+
+def _without_input_length(summary: Summary) -> int:
+    """Return how many successful requests have no input length although a tokenizer counted."""
+    stats = summary.metrics.get("input_sequence_length")
+    # Endpoints that are not for language models, such as one for audio, may have no text in any request.
+    if summary.tokenizer.name is None or (stats is None and summary.title != DEFAULT.title):
+        return 0
+    return summary.succeeded - (0 if stats is None else stats.count or 0)
 
 
 def _telemetry_notes(summary: Summary) -> Iterator[str]:

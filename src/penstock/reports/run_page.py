@@ -96,6 +96,8 @@ def _subtitle(summary: Summary, context: ReportContext) -> str:
     where = ", ".join(endpoint.urls[:3]) + (f" and {len(endpoint.urls) - 3} more" if len(endpoint.urls) > 3 else "")
     name = "" if point is None else f"{point.label}; "
     streaming = "streaming" if endpoint.streaming else "not streaming"
+    if context.header.payload_files:
+        streaming = "streaming as in the file"
     return (
         f"{name}{endpoint.type}, {streaming}, at {where}; started {local_time(summary.start_ns)[:19].replace('T', ' ')}"
     )

@@ -15,7 +15,7 @@ from time import monotonic_ns
 import msgspec
 
 from penstock.endpoints.base import Endpoint
-from penstock.endpoints.reply import Reply
+from penstock.endpoints.reply import Failure, Reply
 from penstock.records.interpret import interpret
 from penstock.records.log import LogWriter
 from penstock.records.raw_replies import ReplyWriter
@@ -30,6 +30,11 @@ __all__ = ["ReplyProcessor"]
 _SLICE_NS = 500_000
 _MAX_QUEUED = 512
 _MAX_BYTES = 64 << 20
+_FROM_REPLY = (
+    *("outputs", "reasonings", "head_outputs", "head_tokens", "finish", "usage", "model", "response_id", "warnings"),
+    *("images", "stamps", "pieces", "coalesced", "earliest", "first_output"),
+)
+"""Fields of a record that an endpoint sets."""
 
 
 class ReplyProcessor:
@@ -94,7 +99,14 @@ class ReplyProcessor:
                 )
             if replies is not None and exchange.start >= 0:
                 record.raw_reply = replies.add(exchange, record.bytes_sent, epoch)
-            self._log.record(record)
+            try:
+                self._log.record(record)
+            except OSError:
+                raise
+            except Exception as error:  # values of another package's endpoint that cannot be encoded
+                _drop_reply(record, error)
+                reply = None
+                self._log.record(record)
             self._count(record)
             self._on_reply(exchange, record, reply)
             if monotonic_ns() >= deadline:
@@ -115,3 +127,12 @@ class ReplyProcessor:
         if sampled:
             report.latency.add(record.end - record.start)
         self.live.count(record, sampled)
+
+
+def _drop_reply(record: Record, error: Exception) -> None:
+    """Turn the record into that of a failed request, without what the endpoint has read from the reply."""
+    empty = Record(0, 0, 0, 0, 0, 0, 0, "", "", 0, 0)
+    for name in _FROM_REPLY:
+        setattr(record, name, getattr(empty, name))
+    text = f"The log cannot hold what the endpoint has read from the reply ({type(error).__name__}: {error})."
+    record.failure = Failure("UnreadableReply", text, "penstock")
