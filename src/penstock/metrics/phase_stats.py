@@ -11,7 +11,7 @@ from itertools import chain, compress
 import msgspec
 import numpy as np
 
-from penstock.metrics.add_fields import add_counts, add_fields
+from penstock.metrics.add_counts import add_counts, add_integer_fields
 from penstock.metrics.batch import Batch, MeasureTable, Selection
 from penstock.metrics.bounds import FigureBounds, RequestBounds
 from penstock.metrics.catalogue import CATALOGUE, GROUPS
@@ -39,28 +39,6 @@ _CONTEXT_OVERFLOW = re.compile(
     r"context[ _-]?(length|window|size)|maximum (sequence|prompt|input) length"
     r"|(prompt|input) is too long|too many tokens",
     re.IGNORECASE,
-)
-_COUNTS = (
-    "_good",
-    "_context_overflows",
-    "_streamed",
-    "_single_stamp_replies",
-    "_stamps",
-    "_coalesced_stamps",
-    "_coalesced_first_stamps",
-    "_wide_stamps",
-    "_conversations",
-    "_length_requested",
-    "_length_mismatched",
-    "_usage_compared",
-    "_usage_discrepant",
-    "_resent",
-    "_redirects",
-    "succeeded",
-    "failed",
-    "cancelled",
-    "without_usage",
-    "queued",
 )
 _DIFFERENCES = tuple(f"usage_{part}_tokens_diff_pct" for part in ("prompt", "completion", "reasoning"))
 
@@ -180,10 +158,11 @@ class PhaseStats:
 
     def merge(self, other: PhaseStats) -> None:
         """Add the requests that another object took, which is not used any more."""
-        add_fields(self, other, _COUNTS)
+        longest = max(self.longest_queued_ns, other.longest_queued_ns)
+        add_integer_fields(self, other)
+        self.longest_queued_ns = longest
         add_counts(self.finish_reasons, other.finish_reasons)
         add_counts(self.warnings, other.warnings)
-        self.longest_queued_ns = max(self.longest_queued_ns, other.longest_queued_ns)
         if other.span is not None:
             self._cover(*other.span)
         for key, group in other._groups.items():

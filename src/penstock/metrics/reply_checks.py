@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.metrics.add_fields import add_fields
+from penstock.metrics.add_counts import add_integer_fields
 from penstock.metrics.batch import Batch, MeasureTable
 from penstock.metrics.statistics import Values
 from penstock.records.header import RunHeader
@@ -18,17 +18,6 @@ _TOKENS_PER_CHUNK = 1.1
 _LENGTH_TOLERANCE = 0.05
 _OVERLONG_SHARE = 0.05
 """Share of overlong replies from which on the limit seems to be ignored. A different tokenizer makes single replies longer."""
-_COUNTS = (
-    "_chunked_tokens",
-    "_chunks",
-    "_chunked_choices",
-    "_limited",
-    "_overlong",
-    "_streams",
-    "_bursts",
-    "_paced",
-    "_without_chunk_usage",
-)
 _BURST_SHARE = 0.05
 """A burst has its first content within this share of the latency before its last."""
 _BURST_GAP_NS = 1_000_000
@@ -82,7 +71,7 @@ class ReplyChecks:
             self._without_chunk_usage += int((paced & np.isnan(batch.get("head_tokens"))).sum())
 
     def merge(self, other: ReplyChecks) -> None:
-        add_fields(self, other, _COUNTS)
+        add_integer_fields(self, other)
 
     def notes(self) -> list[str]:
         notes = []

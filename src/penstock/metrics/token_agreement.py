@@ -13,7 +13,7 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from penstock.metrics.add_fields import add_fields
+from penstock.metrics.add_counts import add_integer_fields
 from penstock.metrics.batch import Batch, MeasureTable
 from penstock.metrics.measure import measure_batch, unfit_metrics
 from penstock.metrics.phase_stats import PhaseStats
@@ -100,8 +100,6 @@ def _difference(totals: CountComparison, kind: str) -> str:
 
 
 class _Totals:
-    __slots__ = ("client", "requests", "server", "unseen")
-
     def __init__(self) -> None:
         self.requests = self.server = self.client = self.unseen = 0
 
@@ -114,7 +112,7 @@ class _Totals:
         self.unseen += int(unseen[both].sum())
 
     def merge(self, other: _Totals) -> None:
-        add_fields(self, other, self.__slots__)
+        add_integer_fields(self, other)
 
     def comparison(self) -> CountComparison | None:
         if not self.requests:

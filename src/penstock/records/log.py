@@ -513,6 +513,7 @@ class RunLog:
 
     @property
     def damage(self) -> tuple[int, bool, int, int]:
+        """The values of `torn_bytes`, `torn_requests`, `skipped_bytes` and `skipped_places`."""
         return self.torn_bytes, self.torn_requests, self.skipped_bytes, self.skipped_places
 
     @damage.setter

@@ -11,6 +11,7 @@ from penstock.metrics.reply_values import latency_ns
 from penstock.metrics.summary import Summary
 from penstock.records.log import LoggedPhase
 from penstock.records.record import Record
+from penstock.reports.artifacts import Draft
 from penstock.reports.sink import DraftSink, ReportContext
 
 __all__ = ["OutputsJson"]
@@ -26,9 +27,9 @@ _METRICS = (
 )
 
 
-class OutputsJson(DraftSink):
+class OutputsJson(DraftSink[Draft]):
     def __init__(self, context: ReportContext, path: str) -> None:
-        super().__init__(context, path)
+        super().__init__(context, path, Draft(path))
         self._draft.file.write(_BEGIN)
         self._is_empty = True
         self._profiling: set[int] = set()

@@ -15,15 +15,16 @@ from penstock.metrics.metric import Measures
 from penstock.records.log import LoggedPhase
 from penstock.records.raw_replies import RawReply
 from penstock.records.record import Record
+from penstock.reports.artifacts import Draft
 from penstock.reports.record_metadata import RecordMetadata, error_fields
 from penstock.reports.sink import DraftSink, ReportContext
 
 __all__ = ["RawJsonl"]
 
 
-class RawJsonl(DraftSink):
+class RawJsonl(DraftSink[Draft]):
     def __init__(self, context: ReportContext, path: str) -> None:
-        super().__init__(context, path)
+        super().__init__(context, path, Draft(path))
         self._metadata = RecordMetadata(context)
 
     def begin(self, phase: LoggedPhase) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from penstock.metrics.batch import Batch, MeasureTable
@@ -42,33 +42,33 @@ def _without_collector() -> Iterator[None]:
 
 
 class RecordSinks:
-    def __init__(self, log: RunLog, sinks: list[Sink]) -> None:
+    def __init__(self, log: RunLog, sinks: Mapping[str, Sink]) -> None:
+        """`sinks` are those of a report or of a section, by their names."""
         self._log = log
         self._sinks = sinks
         for phase in log.covered_phases:
-            for sink in sinks:
+            for sink in sinks.values():
                 sink.begin(phase)
 
     def add(self, batch: Batch, table: MeasureTable) -> None:
-        for sink in self._sinks:
+        for sink in self._sinks.values():
             sink.add_batch(batch, table)
 
     def section_parts(self) -> dict[str, Any]:
-        """Return what the sinks made of the records of a section, by the name of the sink."""
-        return {type(sink).__name__: sink.section_part() for sink in self._sinks}
+        """Return what the sinks made of the records of a section, by the names of the sinks."""
+        return {name: sink.section_part() for name, sink in self._sinks.items()}
 
-    def add_section(self, parts: dict[str, Any]) -> None:
-        for sink in self._sinks:
-            if (name := type(sink).__name__) in parts:
-                sink.add_part(parts[name])
+    def add_section(self, parts: Mapping[str, Any]) -> None:
+        for name, part in parts.items():
+            self._sinks[name].add_part(part)
 
     def finish(self, summary: Summary) -> None:
         for sample in self._log.samples():
-            for sink in self._sinks:
+            for sink in self._sinks.values():
                 sink.add_sample(sample)
-        for sink in self._sinks:
+        for sink in self._sinks.values():
             sink.finish(summary)
 
     def close(self) -> None:
-        for sink in self._sinks:
+        for sink in self._sinks.values():
             sink.close()

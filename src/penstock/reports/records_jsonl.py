@@ -19,15 +19,16 @@ from penstock.metrics.groups.http import http_phases
 from penstock.metrics.statistics import Values
 from penstock.records.log import LoggedPhase
 from penstock.records.record import Record
+from penstock.reports.artifacts import Draft
 from penstock.reports.record_metadata import RecordMetadata, error_fields
 from penstock.reports.sink import DraftSink, ReportContext
 
 __all__ = ["RecordsJsonl"]
 
 
-class RecordsJsonl(DraftSink):
+class RecordsJsonl(DraftSink[Draft]):
     def __init__(self, context: ReportContext, path: str) -> None:
-        super().__init__(context, path)
+        super().__init__(context, path, Draft(path))
         self._write = self._draft.file.write
         self._epoch = context.header.epoch_wall_ns
         self._http_trace = context.header.settings.output.http_trace

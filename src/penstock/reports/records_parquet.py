@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 from penstock.extras import require_extra
 from penstock.metrics.catalogue import CATALOGUE
 from penstock.metrics.metric import Measures
-from penstock.metrics.summary import Summary
 from penstock.records.log import LoggedPhase
 from penstock.records.record import Record
 from penstock.reports.parquet_draft import ParquetDraft
-from penstock.reports.sink import ReportContext, Sink
+from penstock.reports.sink import DraftSink, ReportContext
 
 if TYPE_CHECKING:
     import pyarrow
@@ -27,15 +26,14 @@ _ROW_GROUP_VALUES = 1_000_000
 """Most rows in a group of rows, and about the most values of lists."""
 
 
-class RecordsParquet(Sink):
+class RecordsParquet(DraftSink[ParquetDraft]):
     def __init__(self, context: ReportContext, path: str) -> None:
-        super().__init__(context, path)
         require_extra("parquet", "--export parquet", "pyarrow")
+        schema = _schema(context.header.penstock_version, context.header.benchmark_id)
+        super().__init__(context, path, ParquetDraft(path, schema))
         self._epoch = context.header.epoch_wall_ns
         self._urls = context.header.settings.endpoint.urls
         self._phases: dict[int, LoggedPhase] = {}
-        schema = _schema(context.header.penstock_version, context.header.benchmark_id)
-        self._draft = ParquetDraft(path, schema)
         self._values = 0
 
     def begin(self, phase: LoggedPhase) -> None:
@@ -80,19 +78,6 @@ class RecordsParquet(Sink):
             "finish_reasons": record.finish,
             "body_sha256": record.digest.hex() if record.digest else None,
         }
-
-    def section_part(self) -> str:
-        self._draft.commit()
-        return self.path
-
-    def add_part(self, part: str) -> None:
-        self._draft.append(part)
-
-    def finish(self, _summary: Summary) -> None:
-        self._draft.commit()
-
-    def close(self) -> None:
-        self._draft.discard()
 
 
 def _schema(version: str, benchmark_id: str) -> pyarrow.Schema:

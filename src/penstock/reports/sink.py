@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from penstock.metrics.batch import Batch, MeasureTable
 from penstock.metrics.metric import Measures
@@ -11,8 +11,11 @@ from penstock.records.header import RunHeader
 from penstock.records.log import LoggedPhase, RunLog, Sample
 from penstock.records.record import Record
 from penstock.reports.artifacts import Artifacts, Draft
+from penstock.reports.parquet_draft import ParquetDraft
 
 __all__ = ["DraftSink", "ReportContext", "Sink"]
+
+D = TypeVar("D", Draft, ParquetDraft)
 
 
 class ReportContext(NamedTuple):
@@ -74,12 +77,12 @@ class Sink:
         """Release files and other resources, and delete unfinished output."""
 
 
-class DraftSink(Sink):
+class DraftSink(Sink, Generic[D]):
     """A sink that writes its file while it takes the records."""
 
-    def __init__(self, context: ReportContext, path: str) -> None:
+    def __init__(self, context: ReportContext, path: str, draft: D) -> None:
         super().__init__(context, path)
-        self._draft = Draft(path)
+        self._draft: D = draft
 
     def section_part(self) -> str:
         self._draft.commit()

@@ -57,7 +57,7 @@ def write_artifacts(
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(_scratch(log.folder))
         context = ReportContext(log, header, Artifacts.of(folder, header), scratch, show_http, show_timeline)
-        sinks = stack.enter_context(contextlib.closing(RecordSinks(log, list(_make_sinks(context)))))
+        sinks = stack.enter_context(contextlib.closing(RecordSinks(log, _report_sinks(context))))
         builder = SummaryBuilder(log, scratch)
         _read_log(builder, sinks, counter, context, _advance(progress, expected or header.requests or 0))
         summary = _summarize(builder, counter, context, certify)
@@ -105,19 +105,23 @@ def _advance(progress: ProgressCallback | None, expected: int) -> Advance:
     return advance
 
 
-def _make_sinks(context: ReportContext) -> Iterator[Sink]:
+def _sinks(context: ReportContext) -> Iterator[tuple[str, type[Sink]]]:
     for entry in registry.SINKS:
         if entry.name in context.artifacts.paths:
-            yield pkgutil.resolve_name(entry.sink)(context, context.artifacts.paths[entry.name])
+            yield entry.name, pkgutil.resolve_name(entry.sink)
 
 
-def _section_sinks(context: ReportContext) -> Iterator[Sink]:
-    """Yield sinks for the artifacts that are made from records, with files in the scratch folder."""
-    for entry in registry.SINKS:
-        if entry.name in context.artifacts.paths:
-            sink = pkgutil.resolve_name(entry.sink)
-            if sink.add is not Sink.add or sink.add_batch is not Sink.add_batch:
-                yield sink(context, os.path.join(context.scratch, entry.name))
+def _report_sinks(context: ReportContext) -> dict[str, Sink]:
+    return {name: sink(context, context.artifacts.paths[name]) for name, sink in _sinks(context)}
+
+
+def _section_sinks(context: ReportContext) -> dict[str, Sink]:
+    """Return sinks for the artifacts that are made from records, with files in the scratch folder."""
+    return {
+        name: sink(context, os.path.join(context.scratch, name))
+        for name, sink in _sinks(context)
+        if sink.add is not Sink.add or sink.add_batch is not Sink.add_batch
+    }
 
 
 def _read_log(
@@ -127,20 +131,16 @@ def _read_log(
     if len(log.sections) == 1:
         _add_records(builder, sinks, counter, log, advance)
         return
-    for records in log.batches():
-        counter.count(records)  # loads the tokenizer if there are texts, once for all processes
-        break
+    counter.count(next(log.batches(), []))  # loads the tokenizer if there are texts, once for all processes
 
     def read(log: RunLog, advance: Advance) -> tuple[SummaryBuilder, dict[str, Any]]:
         scratch = tempfile.mkdtemp(dir=context.scratch)
         own = SummaryBuilder(log, scratch)
         if isinstance(counter, ClientCounter):
             counter.threads = 1
-        with contextlib.closing(
-            RecordSinks(log, list(_section_sinks(context._replace(scratch=scratch))))
-        ) as section_sinks:
-            _add_records(own, section_sinks, counter, log, advance)
-            return own, section_sinks.section_parts()
+        with contextlib.closing(RecordSinks(log, _section_sinks(context._replace(scratch=scratch)))) as of_section:
+            _add_records(own, of_section, counter, log, advance)
+            return own, of_section.section_parts()
 
     for own, parts in read_sections(log, read, advance):
         builder.merge(own)

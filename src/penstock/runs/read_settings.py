@@ -98,6 +98,7 @@ _SETS_TIMES = {
     "experiment.find_max",
     "experiment.recipe",
 }
+"""Flags that set the times of requests, instead of those in a trace."""
 
 
 def _is_timed_trace(parsed: ParsedArguments) -> bool:
