@@ -10,6 +10,7 @@ import pytest
 
 from penstock import frames
 from penstock.errors import UserError
+from penstock.records import log as log_module
 from penstock.records.header import encode_header
 from penstock.records.log import LoggedPhase, LoggedPoint, LogWriter, RunLog, RunnerLog
 from penstock.records.record import Record
@@ -102,3 +103,20 @@ def test_run_that_goes_on_removes_a_torn_frame_of_the_runner(tmp_path: Path) -> 
     with path.open("rb") as file:
         assert len(list(frames.Reader(file))) == 2
         assert not file.read()
+
+
+def test_sections_contain_the_records_in_the_same_order_as_the_log(tmp_path, monkeypatch):
+    """Also if a worker has written records long after their requests ended."""
+    monkeypatch.setattr(log_module, "_SECTION_BYTES", 10_000)
+    ends = [n if n % 10 else n - 150 for n in range(400)]
+    records = [make_record(at=1_000 + end, number=n, worker=n % 2) for n, end in enumerate(ends)]
+    log = RunLog(write_log(tmp_path, records))
+    numbers = [record.number for record in log.records()]
+    assert sorted(numbers) == list(range(400))
+    assert len(log.sections) > 3
+    in_sections = []
+    for section in log.sections:
+        log.section = section
+        in_sections += [record.number for record in log.records()]
+    assert in_sections == numbers
+    log.close()

@@ -21,7 +21,6 @@ import sys
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
 from itertools import chain, islice
 from operator import attrgetter
 from typing import Any, BinaryIO, TypeVar
@@ -342,16 +341,20 @@ class RunLog:
     def records(self, *, merged: bool = True) -> Iterator[Record]:
         """Yield all records. Those of one worker are in the order in which it processed the replies, which is nearly the order
         of their ends; those of several workers are merged by their ends, or follow one another."""
-        decode = msgspec.msgpack.Decoder(Record).decode
         self._clear_damage()
-        workers = [map(decode, self._read_frames(path, RECORD)) for path in self.worker_files()]
-        records = _merged(workers) if merged and len(workers) > 1 else chain.from_iterable(workers)
+        sections = self.sections if merged and self.section is None else [self._ranges()]
+        records: Iterator[Record] = chain.from_iterable(self._section_records(each, merged) for each in sections)
         if self._url is not None:
             records = (record for record in records if record.url == self._url)
         if self.point is None:
             return records
         covered = {phase.index for phase in self.covered_phases}
         return (record for record in records if record.phase in covered)
+
+    def _section_records(self, section: Section, merged: bool) -> Iterator[Record]:
+        decode = msgspec.msgpack.Decoder(Record).decode
+        workers = [map(decode, self._read_frames(path, part, RECORD)) for path, part in section.items()]
+        return _merged(workers) if merged and len(workers) > 1 else chain.from_iterable(workers)
 
     def batches(self) -> Iterator[list[Record]]:
         """Yield the records as `records` does, in lists of limited size whose records belong to one phase."""
@@ -370,7 +373,8 @@ class RunLog:
         """Return the reports of the workers on the phases of a kind, or on all phases; killed workers wrote none."""
         decode = msgspec.msgpack.Decoder(WorkerReport).decode
         self._clear_damage()
-        reports = [decode(data) for path in self.worker_files() for data in self._read_frames(path, REPORT)]
+        ranges = self._ranges().items()
+        reports = [decode(data) for path, part in ranges for data in self._read_frames(path, part, REPORT)]
         wanted = {phase.index for phase in self.covered_phases if kind is None or phase.kind == kind}
         return [report for report in reports if report.phase in wanted]
 
@@ -433,16 +437,16 @@ class RunLog:
     def record_count(self) -> int:
         """Count the records without decoding them."""
         self._clear_damage()
-        return sum(1 for path in self.worker_files() for _ in self._read_frames(path, RECORD))
+        return sum(1 for path, part in self._ranges().items() for _ in self._read_frames(path, part, RECORD))
 
-    @cached_property
+    @property
     def sections(self) -> list[Section]:
         """Parts of the log that can be read one after the other or by several processes. A small log has one.
 
         The requests of a section ended before those of the next one, as far as the workers' files are in that order. Sections
         depend on the log only, so a report does not depend on the number of cores.
         """
-        ranges = {path: self._range(path) for path in self.worker_files()}
+        ranges = self._ranges()
         sizes = {path: (os.path.getsize(path) if end is None else end) - begin for path, (begin, end) in ranges.items()}
         count = min(sum(sizes.values()) // _SECTION_BYTES, _MOST_SECTIONS)
         if count < 2:
@@ -460,11 +464,12 @@ class RunLog:
                 section[path] = edges
         return sections
 
+    def _ranges(self) -> Section:
+        """Return the section that is read, or the parts of all workers' files as one."""
+        return self.section or {path: self._range(path) for path in self.worker_files()}
+
     def _range(self, path: str) -> tuple[int, int | None]:
-        """Return where the frames of the section or of the point begin and end in the file of a worker; None for the end of the
-        file."""
-        if self.section is not None:
-            return self.section[path]
+        """Return where the frames of the point begin and end in the file of a worker; None for the end of the file."""
         if self.point is None:
             return 0, None
         worker = int(os.path.basename(path)[7:-4])
@@ -472,8 +477,8 @@ class RunLog:
         own = self.point.offsets[worker] if worker < len(self.point.offsets) else 0
         return own, min((start for start in starts if start > own), default=None)
 
-    def _read_frames(self, path: str, wanted_kind: int) -> Iterator[bytes]:
-        first, end = self._range(path)
+    def _read_frames(self, path: str, part: tuple[int, int | None], wanted_kind: int) -> Iterator[bytes]:
+        first, end = part
         # Reports are few; records in between need not be read to find them.
         passed_over = bytes([RECORD]) if wanted_kind == REPORT else b""
         with open(path, "rb", buffering=1 << 20) as f:
@@ -500,8 +505,8 @@ class RunLog:
         first = file.read(1)
         with mmap.mmap(file.fileno(), damaged + size, access=mmap.ACCESS_READ) as data:
             intact = frames.find(data, damaged + 1, _KINDS)
-        if intact is None and self.section is not None and end is not None and end < length:
-            intact = end  # the next section begins there
+        if intact is None and end is not None and end < length:
+            intact = end  # the next section or point begins there
         if intact is None:
             self.torn_bytes += size
             self.torn_requests |= first != bytes([REPORT])
