@@ -1,6 +1,8 @@
 # `make demo` and `make test` need only Python 3.11 or newer.
 PYTHON ?= python3
 VENV ?= .venv
+# Without byte code, each start of a program compiles all its modules again, which takes half a second.
+unexport PYTHONDONTWRITEBYTECODE
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CORE := $(VENV)/.installed

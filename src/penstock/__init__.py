@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from penstock.api import PointResult, Request, Result, Runner, SweepResult, compare, mock, profile, sweep
