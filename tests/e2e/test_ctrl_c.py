@@ -89,7 +89,7 @@ STEPS_OF_THE_INDEXER = [
 ]
 STEPS_OF_THE_REPORT = [
     ("penstock.runs.execute:FinishedRun", "after"),
-    ("penstock.cli.run:report", "before"),
+    ("penstock.cli.run_report:report", "before"),
     ("penstock.reports.write_artifacts:write_artifacts", "before"),
     ("penstock.reports.write_artifacts:write_artifacts", "after"),
     ("penstock.cli.screen:show", "before"),

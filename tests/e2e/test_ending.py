@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from penstock.cli.run import report
+from penstock.cli.run_report import report
 from penstock.records.log import LogWriter, RunLog
 from penstock.records.record import Record
 from penstock.records.worker_report import WorkerReport

@@ -12,7 +12,19 @@ from penstock import frames
 from penstock.errors import UserError
 from penstock.records import log as log_module
 from penstock.records.header import encode_header
-from penstock.records.log import LoggedPhase, LoggedPoint, LogWriter, RunLog, RunnerLog
+from penstock.records.log import (
+    INTERRUPTED,
+    SEARCH_LOAD,
+    STOP_RULE,
+    UNTIL,
+    Decision,
+    LoggedPhase,
+    LoggedPoint,
+    LogWriter,
+    RunLog,
+    RunnerLog,
+    Sample,
+)
 from penstock.records.record import Record
 from support.records import make_record
 from support.runs import make_header, write_log
@@ -120,3 +132,33 @@ def test_sections_contain_the_records_in_the_same_order_as_the_log(tmp_path, mon
         in_sections += [record.number for record in log.records()]
     assert in_sections == numbers
     log.close()
+
+
+def test_decisions_are_no_samples(tmp_path: Path) -> None:
+    folder = write_log(tmp_path, [make_record()])
+    log = RunnerLog(folder)
+    log.decision(Decision(INTERRUPTED, 0, 5, {}))
+    log.decision(Decision(STOP_RULE, 7, 6, {}))
+    log.sample(Sample("server", 6, {"kind": "metrics"}))
+    log.close()
+    reader = RunLog(folder)
+    assert [decision.kind for decision in reader.decisions()] == [INTERRUPTED]  # the log has no phase 7
+    assert [sample.source for sample in reader.samples()] == ["server"]
+    reader.close()
+
+
+def test_samples_with_which_early_versions_logged_decisions_are_decisions(tmp_path: Path) -> None:
+    folder = write_log(tmp_path, [make_record()])
+    log = RunnerLog(folder)
+    for source, values in (("until", {"reached": True}), ("stop_rule", {"phase": 0}), ("level", {"value": 8})):
+        log.sample(Sample(source, 5, values))
+    log.sample(Sample("server", 6, {"kind": "metrics"}))
+    log.close()
+    reader = RunLog(folder)
+    assert list(reader.decisions()) == [
+        Decision(UNTIL, None, 5, {"reached": True}),
+        Decision(STOP_RULE, 0, 5, {"phase": 0}),
+        Decision(SEARCH_LOAD, None, 5, {"value": 8}),
+    ]
+    assert [sample.source for sample in reader.samples()] == ["server"]
+    reader.close()

@@ -16,7 +16,7 @@ import pytest
 
 from penstock.errors import RunError, UserError
 from penstock.mock.mock_process import MockProcess, parse_mock_url
-from penstock.records.log import RunLog
+from penstock.records.log import INPUT_ERROR, RunLog
 from penstock.records.payloads import PayloadWriter
 from penstock.records.record import Record
 from penstock.runs.companion import Companion, CompanionControl
@@ -451,7 +451,8 @@ def test_companion_takes_samples_and_stops_the_run(tmp_path: Path, mock_url: str
     assert result is None or result.stopped
     assert runner.companion_error == "It is too hot."
     log = RunLog(run.log)
-    samples = list(log.samples())
+    samples, decisions = list(log.samples()), list(log.decisions())
     log.close()
+    assert [(each.kind, each.values) for each in decisions] == [(INPUT_ERROR, {"reason": "It is too hot."})]
     assert [sample.values["degrees"] for sample in samples[:10]] == list(range(1, 11))
     assert all(0 <= sample.at < 60e9 for sample in samples)

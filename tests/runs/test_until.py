@@ -42,7 +42,7 @@ class Run:
     progress = SimpleNamespace(ended=0, failed=0, workers=())
 
     def __init__(self, folder: Path) -> None:
-        self.samples: dict[str, dict[str, Any]] = {}
+        self.decisions: dict[str, dict[str, Any]] = {}
         self._folder = folder
 
     def start(self, _: Phase) -> "Run":
@@ -53,8 +53,8 @@ class Run:
         until(self)
         return SimpleNamespace(next_position=0)
 
-    def add_sample(self, source: str, _: int, values: dict[str, Any]) -> None:
-        self.samples[source] = values
+    def log_decision(self, kind: str, values: dict[str, Any] | None = None, phase: int = 0) -> None:
+        self.decisions[kind] = values or {}
 
 
 def write_records(folder: Path, count: int) -> None:
@@ -75,7 +75,7 @@ def execute(run: Any, folder: Path, phase: Phase) -> None:
 def test_no_request_is_missed_when_this_process_is_slow(tmp_path: Path) -> None:
     run = Run(tmp_path)
     execute(run, tmp_path, make_phase())
-    assert run.samples[UNTIL]["requests"] == 150
+    assert run.decisions[UNTIL]["requests"] == 150
 
 
 def test_resumed_phase_counts_the_requests_of_the_profiling_phases_before_it(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_resumed_phase_counts_the_requests_of_the_profiling_phases_before_it(tmp
     run.index = 2
     run.start = lambda _: run  # type: ignore[method-assign]
     execute(run, log, make_phase(resumed=Resumed()))
-    assert run.samples[UNTIL]["requests"] == 1
+    assert run.decisions[UNTIL]["requests"] == 1
 
 
 @pytest.mark.parametrize(("width", "reached"), [("10", True), ("0.001", False)])

@@ -15,7 +15,7 @@ from penstock.api.result import PointResult, Result, SweepResult
 from penstock.compare.comparison import Comparison
 from penstock.datasets.load import Dataset
 from penstock.errors import RunError, UserError
-from penstock.runs.execute import FailureRule, OpenedRun, execute, open_run, store_data
+from penstock.runs.execute import FailureRule, OpenedRun, execute, log_end, open_run, store_data
 from penstock.runs.experiment import log_phase, run_experiment
 from penstock.runs.experiment_report import report_experiment
 from penstock.runs.observer import Observer
@@ -184,6 +184,7 @@ class Runner:
         result: PhaseResult = running.wait(
             lambda phase: rule.is_met(phase) or (until is not None and until(phase.progress))
         )
+        log_end(opened.runner, running, rule.reason)
         self._position = result.next_position
         folder = self._settings.output.folder
         into = os.path.join(folder, logged.folder)

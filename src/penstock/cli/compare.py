@@ -194,14 +194,8 @@ def _servers(parsed: ParsedArguments, metric: str | None, as_json: bool, limits:
 
 
 def _interleaved(settings: Settings, metric: str | None, as_json: bool, limits: list[Condition]) -> int:
-    from penstock.cli.run import (
-        check_remote,
-        copy_results,
-        open_folder,
-        parse_assertions,
-        report_run,
-        run_on_terminal,
-    )
+    from penstock.cli.run import check_remote, copy_results, open_folder, run_on_terminal
+    from penstock.cli.run_report import parse_assertions, report_run
     from penstock.compare.comparison import compare
     from penstock.compare.read_runs import pair, read_requests
     from penstock.secrets import redact_url

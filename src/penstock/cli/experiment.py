@@ -11,16 +11,8 @@ from msgspec.structs import replace
 
 from penstock.cli.exit_status import EXIT_FAILED, EXIT_INTERRUPTED
 from penstock.cli.progress import Display, step_progress
-from penstock.cli.run import (
-    TerminalObserver,
-    check_remote,
-    check_summary,
-    copy_results,
-    explain_early_interrupt,
-    failed_assertions,
-    open_folder,
-    parse_assertions,
-)
+from penstock.cli.run import TerminalObserver, check_remote, copy_results, explain_early_interrupt, open_folder
+from penstock.cli.run_report import check_summary, failed_assertions, parse_assertions
 from penstock.cli.screen import draw_on
 from penstock.plural import counted
 from penstock.records.log import RunLog

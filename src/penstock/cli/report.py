@@ -55,7 +55,7 @@ tokenizer. Damaged parts of a log are skipped and counted. Files that contain mo
 
 def run(parsed: ParsedArguments) -> int:
     from penstock.cli.open_run import is_experiment, open_run
-    from penstock.cli.run import report
+    from penstock.cli.run_report import report
     from penstock.runs.experiment_report import why_incomplete
     from penstock.tokens.lazy_tokenizer import LazyTokenizer
 

@@ -7,14 +7,8 @@ import os
 from msgspec.structs import replace
 
 from penstock.cli.open_run import is_experiment, open_run
-from penstock.cli.run import (
-    TerminalObserver,
-    check_remote,
-    copy_results,
-    explain_early_interrupt,
-    open_folder,
-    report_run,
-)
+from penstock.cli.run import TerminalObserver, check_remote, copy_results, explain_early_interrupt, open_folder
+from penstock.cli.run_report import report_run
 from penstock.errors import UserError
 from penstock.runs.execute import execute_phases
 from penstock.runs.resume import check_resumable, find_resume_point, open_resumed_run, resumed_settings

@@ -4,8 +4,8 @@ A log is a folder:
 
     run.json        the header, see `records.header`; written before the first request
     payloads.*      the request bodies, see `records.payloads`
-    runner.log      frames of the runner: the points of an experiment, the phases, telemetry, workers that were lost, the
-                    places where the run was resumed, and the nodes of a cluster
+    runner.log      frames of the runner: the points of an experiment, the phases, decisions, telemetry, workers that were
+                    lost, the places where the run was resumed, and the nodes of a cluster
     worker-N.log    frames of worker N: for each phase its records, then its report
     replies-N.bin   the replies to worker N, if the export level asks for them, see `records.raw_replies`
 
@@ -37,6 +37,13 @@ from penstock.records.record import Record
 from penstock.records.worker_report import WorkerReport
 
 __all__ = [
+    "FAILURES",
+    "INPUT_ERROR",
+    "INTERRUPTED",
+    "SEARCH_LOAD",
+    "STOP_RULE",
+    "UNTIL",
+    "Decision",
     "LogWriter",
     "LoggedData",
     "LoggedPhase",
@@ -55,10 +62,14 @@ T = TypeVar("T", bound=msgspec.Struct)
 Section = dict[str, tuple[int, int | None]]
 """Where the frames of a section begin and end, by worker file; None for the end of the file."""
 
-RECORD, REPORT, PHASE, LOST, SAMPLE, POINT, RESUME, NODE = 1, 2, 3, 4, 5, 6, 7, 8
-_KINDS = bytes([RECORD, REPORT, PHASE, LOST, SAMPLE, POINT, RESUME, NODE])
-UNTIL, STOP_RULE, LEVEL = "until", "stop_rule", "level"
-"""Sources of samples: the outcome of `--until`, the end of a phase by such a rule, and a level of a search."""
+RECORD, REPORT, PHASE, LOST, SAMPLE, POINT, RESUME, NODE, DECISION = 1, 2, 3, 4, 5, 6, 7, 8, 9
+_KINDS = bytes([RECORD, REPORT, PHASE, LOST, SAMPLE, POINT, RESUME, NODE, DECISION])
+UNTIL, STOP_RULE, SEARCH_LOAD = "until", "stop_rule", "search_load"
+"""Kinds of decisions: the outcome of `--until`; the end of a phase by a rule, which makes it complete; and what a search
+observed at a load."""
+INTERRUPTED, FAILURES, INPUT_ERROR = "interrupted", "failures", "input_error"
+"""Kinds of decisions that end a run or point early: by the user, because too many requests failed, and because of an error in
+the input files. The value `reason` of the last two is a sentence."""
 _RUNNER_FILE = "runner.log"
 _FLUSH_BYTES = 1 << 18
 _SECTION_BYTES = 16 << 20
@@ -171,6 +182,18 @@ class LoggedResume(msgspec.Struct, frozen=True):
     """Workers before it that did not report on their last phase, because they were killed."""
 
 
+class Decision(msgspec.Struct, frozen=True):
+    """What a stop rule, a search or the user decided during the run."""
+
+    kind: str
+    """One of `UNTIL`, `STOP_RULE`, `SEARCH_LOAD`, `INTERRUPTED`, `FAILURES` and `INPUT_ERROR`."""
+    phase: int | None
+    """Index of the phase that it is about, or that was started last; None before the first phase."""
+    at: int
+    """In ns from the epoch."""
+    values: dict[str, Any]
+
+
 class Sample(msgspec.Struct, frozen=True):
     """Values that were observed during the run, such as those of server metrics."""
 
@@ -178,6 +201,12 @@ class Sample(msgspec.Struct, frozen=True):
     at: int
     """In ns from the epoch."""
     values: dict[str, Any]
+
+
+_DECISION_SOURCES = {"until": UNTIL, "stop_rule": STOP_RULE, "level": SEARCH_LOAD}
+"""Sources of samples with which early versions of this log format hold decisions, and their kinds."""
+_DECISION_SAMPLES = tuple(b"\x83\xa6source" + msgspec.msgpack.encode(source) for source in _DECISION_SOURCES)
+"""How the samples with these sources begin."""
 
 
 class RunnerLog:
@@ -202,6 +231,9 @@ class RunnerLog:
 
     def resume(self, resume: LoggedResume) -> None:
         self._write(RESUME, resume)
+
+    def decision(self, decision: Decision) -> None:
+        self._write(DECISION, decision)
 
     def sample(self, sample: Sample) -> None:
         self._write(SAMPLE, sample)
@@ -400,9 +432,15 @@ class RunLog:
         lost = _runner_frames(self.folder, LOST, LostWorker)
         return [worker for worker in lost if worker.worker >= self.last_part.first_worker]
 
+    def decisions(self) -> Iterator[Decision]:
+        """Yield the decisions about the phases that are read, in order of time."""
+        covered = {None, *(phase.index for phase in self.covered_phases)}
+        return (decision for decision in _decisions(self.folder) if decision.phase in covered)
+
     def samples(self) -> Iterator[Sample]:
         """Yield the samples of telemetry, in order of time."""
-        return _runner_frames(self.folder, SAMPLE, Sample)
+        samples = _runner_frames(self.folder, SAMPLE, Sample)
+        return (sample for sample in samples if sample.source not in _DECISION_SOURCES)
 
     def entry(self, record: Record) -> Payload:
         store, number = self._payload_location(record)
@@ -623,3 +661,16 @@ def _runner_frames(folder: str, kind: int, of: type[T]) -> Iterator[T]:
             for found, data in frames.Reader(file):  # ends before an incomplete frame
                 if found == kind:
                     yield decode(data)
+
+
+def _decisions(folder: str) -> Iterator[Decision]:
+    path = os.path.join(folder, _RUNNER_FILE)
+    if not os.path.exists(path):
+        return
+    with open(path, "rb", buffering=1 << 16) as file:
+        for kind, data in frames.Reader(file):
+            if kind == DECISION:
+                yield msgspec.msgpack.decode(data, type=Decision)
+            elif kind == SAMPLE and data.startswith(_DECISION_SAMPLES):
+                sample = msgspec.msgpack.decode(data, type=Sample)
+                yield Decision(_DECISION_SOURCES[sample.source], sample.values.get("phase"), sample.at, sample.values)

@@ -67,11 +67,12 @@ def write_artifacts(
         asked = header.settings.telemetry
         network = NetworkLatencyBuilder(window.stop, asked.network_ms, probed=asked.probe_network)
         for sample in log.samples():
-            if sample.source == UNTIL:
-                summary.until = sample.values
             server_metrics.add(sample)
             gpu_telemetry.add(sample)
             network.add(sample)
+        for decision in log.decisions():
+            if decision.kind == UNTIL:
+                summary.until = decision.values
         summary.server_metrics = server_metrics.result()
         summary.gpu_telemetry = gpu_telemetry.result()
         if summary.gpu_telemetry is not None:

@@ -6,7 +6,6 @@ import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from functools import partial
-from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
@@ -14,7 +13,7 @@ import msgspec
 from penstock.datasets import load as datasets
 from penstock.endpoints.registry import endpoint as endpoint_named
 from penstock.errors import RunError, UserError
-from penstock.records.log import STOP_RULE, UNTIL, LoggedData, LoggedPoint, LoggedResume
+from penstock.records.log import FAILURES, INTERRUPTED, STOP_RULE, UNTIL, LoggedData, LoggedPoint, LoggedResume
 from penstock.runs import registry
 from penstock.runs.build_payloads import build_payloads
 from penstock.runs.companion import Companion
@@ -43,6 +42,7 @@ __all__ = [
     "connect_cluster",
     "execute",
     "execute_phases",
+    "log_end",
     "log_rule",
     "mock_servers",
     "must_end",
@@ -109,11 +109,14 @@ def execute_phases(
                     break
                 position = running.wait(partial(must_end, rule, until)).next_position
                 if until is not None:
-                    opened.runner.add_sample(UNTIL, monotonic_ns(), until.facts())
+                    opened.runner.log_decision(UNTIL, until.facts(), running.index)
                     log_rule(opened.runner, running, ended=until.ended_run)
                 if rule.reason is not None:
                     stopped = rule.reason
+                    log_end(opened.runner, running, stopped)
                     break
+            if opened.runner.interrupts:
+                opened.runner.log_decision(INTERRUPTED)
     except UserError as error:
         if opened is not None and opened.runner.began:
             resume = f"`aiperf profile --resume {os.path.dirname(opened.prepared.job.log)}` sends the rest."
@@ -170,7 +173,15 @@ def must_end(failures: FailureRule, own: StopRule | None, running: RunningPhase)
 def log_rule(runner: Runner, running: RunningPhase, *, ended: bool) -> None:
     """Log that a rule has ended a phase, which is complete although it was stopped."""
     if ended:
-        runner.add_sample(STOP_RULE, monotonic_ns(), {"phase": running.index})
+        runner.log_decision(STOP_RULE, phase=running.index)
+
+
+def log_end(runner: Runner, running: RunningPhase, failures: str | None, *, interrupted: bool = False) -> None:
+    """Log what ended a phase early: that too many requests failed, or the user."""
+    if failures is not None:
+        runner.log_decision(FAILURES, {"reason": failures}, running.index)
+    elif interrupted:
+        runner.log_decision(INTERRUPTED, phase=running.index)
 
 
 class FailureRule:

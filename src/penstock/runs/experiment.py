@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from penstock.datasets.load import Dataset
 from penstock.errors import PenstockError, UserError
 from penstock.records.header import encode_header
-from penstock.records.log import LEVEL, LoggedData, LoggedPoint, RunLog
-from penstock.runs.execute import FailureRule, OpenedRun, StoredData, log_rule, must_end, open_run, store_data
+from penstock.records.log import INTERRUPTED, SEARCH_LOAD, LoggedData, LoggedPoint, RunLog
+from penstock.runs.execute import FailureRule, OpenedRun, StoredData, log_end, log_rule, must_end, open_run, store_data
 from penstock.runs.observer import Observer
 from penstock.runs.point_folder import write_reference
 from penstock.runs.points import Experiment, Point, PointResult
@@ -182,7 +182,10 @@ class _PointRunner:
                 return self._run_level(point, logged, phase, connections, position)
             running = runner.start(phase.starting_at(position), connections=connections)
             if running is None:
-                return None if phase is phases[0] else self._result(point, logged, None, interrupted=True)
+                if phase is phases[0]:
+                    return None
+                runner.log_decision(INTERRUPTED)
+                return self._result(point, logged, None, interrupted=True)
             rule = FailureRule(settings.load, runner.progress)
             result = running.wait(rule.is_met)
             position = result.next_position
@@ -190,6 +193,7 @@ class _PointRunner:
                 self._after_warmup[self._loaded] = position
             interrupted = result.progress.stopping > 0
             stopped = rule.reason
+            log_end(runner, running, stopped, interrupted=interrupted)
             if stopped is not None or interrupted:
                 break
         return self._result(point, logged, stopped, interrupted=interrupted)
@@ -230,8 +234,9 @@ class _PointRunner:
         result = level.running.wait()
         interrupted = result.progress.stopping > 0
         if level.point.rule is not None and not interrupted:
-            runner.add_sample(LEVEL, monotonic_ns(), level.point.rule.facts())
+            runner.log_decision(SEARCH_LOAD, level.point.rule.facts(), level.running.index)
         log_rule(runner, level.running, ended=failed is None and not runner.interrupts)
+        log_end(runner, level.running, failed, interrupted=interrupted)
         self._levels.append(_EndedLevel(level.point, level.logged, result.next_position, failed, interrupted))
 
     def report_levels(self) -> list[PointResult]:

@@ -136,7 +136,7 @@ def why_incomplete(log: RunLog) -> str | None:
     workers = part.workers
     reports = [report for report in log.reports("profiling") if report.worker >= part.first_worker]
     missing = workers - len(reports) - len({lost.worker for lost in log.lost_workers()})
-    ended_by_rule = {sample.values["phase"] for sample in log.samples() if sample.source == STOP_RULE}
+    ended_by_rule = {decision.phase for decision in log.decisions() if decision.kind == STOP_RULE}
     started = any(phase.kind == "profiling" for phase in log.covered_phases)
     log.close()
     if not started:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic_ns
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -18,7 +18,17 @@ from typing import Any, NamedTuple
 import msgspec
 
 from penstock.errors import RunError, UserError
-from penstock.records.log import LoggedData, LoggedPhase, LoggedPoint, LoggedResume, LostWorker, RunnerLog, Sample
+from penstock.records.log import (
+    INPUT_ERROR,
+    Decision,
+    LoggedData,
+    LoggedPhase,
+    LoggedPoint,
+    LoggedResume,
+    LostWorker,
+    RunnerLog,
+    Sample,
+)
 from penstock.runs.companion import Companion
 from penstock.schedule.phase import Phase
 from penstock.wire.duration_sketch import DurationSketch
@@ -177,6 +187,8 @@ class Runner:
         finally:
             self._finish_companions()
             if self._log is not None:
+                if self.companion_error is not None:
+                    self.log_decision(INPUT_ERROR, {"reason": self.companion_error})
                 self._log_nodes()
                 self._log.close()
         if kind is None:
@@ -305,6 +317,13 @@ class Runner:
         """Wait for the end of all phases that were started."""
         for running in self.running:
             running.wait()
+
+    def log_decision(self, kind: str, values: Mapping[str, Any] | None = None, phase: int | None = None) -> None:
+        """Log what a stop rule, a search or the user decided about a phase; by default about the one that was started last."""
+        assert self._log is not None
+        if phase is None and self.began:
+            phase = self._phases - 1
+        self._log.decision(Decision(kind, phase, monotonic_ns() - self._epoch, dict(values or {})))
 
     # -- for companions -----------------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ from penstock.metrics.capacity import (
 from penstock.metrics.catalogue import CATALOGUE
 from penstock.metrics.steady_state import kendall
 from penstock.plural import counted
-from penstock.records.log import LEVEL, RunLog, variation_label
+from penstock.records.log import SEARCH_LOAD, RunLog, variation_label
 from penstock.records.record import Record
 from penstock.runs.log_tail import LogTail, values_while_running
 from penstock.runs.points import Point, PointRuns, base_seed
@@ -304,8 +304,8 @@ def logged_search(folder: str, settings: ExperimentSettings) -> SearchOutcome | 
     slos = tuple(parse_slo(text) for text in settings.slos)
     search = CapacitySearch(slos, settings.search_min, settings.search_max, whole=settings.find_max == "concurrency")
     log = RunLog(folder)
-    for sample in log.samples():
-        if sample.source == LEVEL and (level := msgspec.convert(sample.values, Level)).requests:
+    for decision in log.decisions():
+        if decision.kind == SEARCH_LOAD and (level := msgspec.convert(decision.values, Level)).requests:
             search.add(level)
     log.close()
     return SearchOutcome(settings.parameters[0], slos, search.result())
