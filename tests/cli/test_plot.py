@@ -36,6 +36,21 @@ def test_charts_of_runs_with_equal_names_do_not_replace_each_other(tmp_path):
         assert "latency-cdf.svg" in os.listdir(out / name / "out")
 
 
+def test_folder_of_paths_stands_for_the_runs_in_it(tmp_path):
+    for name in ("before", "after"):
+        (tmp_path / name).mkdir()
+        report_run(tmp_path / name, [make_record(streamed=False, stamps=[], pieces=[])])
+    out = tmp_path / "plots"
+    assert main.main(["plot", "--paths", str(tmp_path), "--output-dir", str(out), "--format", "svg"]) == 0
+    for name in ("before", "after"):
+        assert "latency-cdf.svg" in os.listdir(out / name)
+
+
+def test_help_names_the_runs_once(capsys):
+    assert main.main(["plot", "--help"]) == 0
+    assert capsys.readouterr().out.count("artifact folders of runs") == 1
+
+
 def test_wrong_format_and_missing_run_are_errors_of_the_user(tmp_path, capsys):
     assert main.main(["plot", str(tmp_path), "--format", "gif"]) == 2
     assert "must be png or svg" in capsys.readouterr().err

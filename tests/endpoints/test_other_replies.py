@@ -30,6 +30,7 @@ def stream(*events: Any) -> bytes:
         ("nim_rankings", {"rankings": [{"index": 1, "logit": 2.5}, {"index": 0, "logit": -1}]}, 2),
         ("cohere_rankings", {"results": [{"index": 0, "relevance_score": 0.9}]}, 1),
         ("hf_tei_rankings", [{"index": 0, "score": 0.9}, {"index": 1, "score": 0.1}], 2),
+        ("hf_tei_rankings", {"results": [{"index": 0, "relevance_score": 0.9}]}, 1),
         ("image_generation", {"data": [{"b64_json": "AAAA"}, {"url": "http://h/1.png"}, {"b64_json": None}]}, 2),
         ("audio_transcription", {"text": ""}, 1),
     ],

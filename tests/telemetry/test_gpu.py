@@ -126,6 +126,7 @@ def test_csv_has_a_section_of_gpus_and_every_reading_is_a_line(run: ReportedRun)
     power = {row["GPU_UUID"]: row["avg"] for row in rows if row["Metric"] == "nvidia_power_usage (W)"}
     assert power == {"GPU-0": "400.00", "GPU-1": "300.00"}
     lines = [json.loads(line) for line in run.read("gpu_telemetry_export.jsonl").splitlines()]
+    assert {line["telemetry_source_url"] for line in lines} == {URL}
     assert [line["telemetry_data"]["nvidia_power_usage"] for line in lines if line["gpu_index"] == 0] == [
         100,
         300,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from penstock.records.log import LoggedPhase, Sample
-from penstock.telemetry.scrape import _Page
+from penstock.telemetry.scrape import MetricsUrl, Scraper, _Page
 from penstock.telemetry.server_metrics import SOURCE, ProfilingWindow, ServerMetrics, ServerMetricsBuilder, window_of
+from penstock.wire.connection import Origin
+from support.http_server import HttpReply, HttpServer
 
 URL = "http://server/metrics"
 WINDOW = ProfilingWindow(100, 400, 600)
@@ -81,6 +85,17 @@ def histogram(counts: tuple[int, int, int], total: float) -> str:
     names = ("0.1", "1.0", "+Inf")
     lines = [f'd_bucket{{le="{name}"}} {count}' for name, count in zip(names, counts, strict=True)]
     return "\n".join(["# TYPE d histogram", *lines, f"d_sum {total}", f"d_count {counts[-1]}", ""])
+
+
+def test_endpoint_without_samples_is_scraped_until_it_has_some() -> None:
+    pages = [b"", b"# HELP requests none yet\n", b"requests 3\n"]
+    with HttpServer(lambda _, number: HttpReply(pages[number])) as server:
+        url = f"{server.url}/metrics"
+        origin = Origin("127.0.0.1", server.port, socket.AF_INET, ("127.0.0.1", server.port), None)
+        scraper = Scraper(SOURCE, [MetricsUrl(url, origin, "/metrics")])
+        found = [scraper.collect() for _ in pages]
+        scraper.close()
+    assert [observation.values.get("page") for (observation,) in found] == [None, None, "requests 3\n"]
 
 
 def test_quantiles_of_a_histogram_are_interpolated() -> None:

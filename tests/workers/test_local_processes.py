@@ -32,6 +32,7 @@ from penstock.workers.local_processes import choose_cluster_workers, choose_work
         (2, 100, None, None, 4, 4),
         (8, 100, None, 2, 4, 2),
         (8, None, 5.0, 10, 2, 2),
+        (8, 1000, None, None, 100, 64),
     ],
 )
 def test_number_of_workers_depends_on_the_load(monkeypatch, cores, concurrency, rate, requests, limit, workers):

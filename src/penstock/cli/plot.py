@@ -19,6 +19,7 @@ _FORMATS = ("png", "svg")
 _OPTIONS = Group(
     "Options",
     (
+        Flag("--paths", "list", "The same as RUN, as in AIPerf.", "runs", "RUN"),
         Flag(
             "--output-dir",
             "path",
@@ -43,15 +44,13 @@ COMMAND_LINE = CommandLine(
     "plot",
     "Write the charts of a run as PNG and SVG, without a browser.",
     groups=(_OPTIONS,),
-    positionals=(
-        Positional("RUN", "the artifact folder of a run, or of a sweep", "runs.0"),
-        *(Positional("RUN", "another run", f"runs.{n}", required=False) for n in range(1, 16)),
-    ),
+    positionals=(Positional("RUN", "the artifact folders of runs or sweeps", "runs", repeated=True),),
     usage=("RUN... [options]",),
     details="""\
 The charts are those of report.html, each in a file of its own that has the name of the chart, such as ttft-cdf.png. They come
-from the report.html of the run, or from its log if there is none. With several runs, the distributions are also drawn on top
-of each other. This needs matplotlib: `pip install 'penstock[plot]'`.
+from the report.html of the run, or from its log if there is none. If a folder contains runs, the charts of all of them are
+written. With several runs, the distributions are also drawn on top of each other. This needs matplotlib:
+`pip install 'penstock[plot]'`.
 """,
     examples=(
         ("The charts of a run", "plot artifacts/demo"),
@@ -68,7 +67,7 @@ def run(parsed: ParsedArguments) -> int:
     for name in formats:
         if name not in _FORMATS:
             raise UserError(f"--format must be png or svg, not {name!r}.")
-    folders = [folder for _, folder in sorted(parsed.section("runs").items(), key=lambda item: int(item[0]))]
+    folders = [run for folder in parsed.values["runs"] for run in _runs_in(os.path.expanduser(folder))]
     pages = [(folder, _page(folder)) for folder in folders]
     output = parsed.values.get("output_dir")
     for (folder, page), name in zip(pages, _names(folders), strict=True):
@@ -79,6 +78,17 @@ def run(parsed: ParsedArguments) -> int:
     if len(pages) > 1:
         _report(output or "plots", list(write_plots(_overlays(pages), output or "plots", formats)))
     return 0
+
+
+def _runs_in(folder: str) -> list[str]:
+    """Return the runs below a folder that is none itself, as AIPerf plots them; otherwise the folder."""
+    from penstock.reports.report_html import PAGE_NAME
+    from penstock.runs.list_runs import list_runs
+    from penstock.runs.point_folder import find_log
+
+    if not os.path.isdir(folder) or os.path.exists(os.path.join(folder, PAGE_NAME)) or find_log(folder) is not None:
+        return [folder]
+    return [run.folder for run in list_runs(folder)] or [folder]
 
 
 def _names(folders: list[str]) -> list[str]:

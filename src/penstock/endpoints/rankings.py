@@ -36,7 +36,7 @@ _QUERY, _PASSAGES = ("query", "queries"), ("passage", "passages")
 
 _nim_decoder = msgspec.json.Decoder(_NimReply)
 _cohere_decoder = msgspec.json.Decoder(_CohereReply)
-_tei_decoder = msgspec.json.Decoder(list[_Ranked])
+_tei_decoder = msgspec.json.Decoder(list[_Ranked] | _CohereReply)  # AIPerf accepts both shapes
 
 
 def _declaration(body_key: str, title: str = "Ranking Metrics") -> Declaration:
@@ -117,7 +117,7 @@ class TeiRankings(_Rankings):
         reply = Reply()
         decoded = decode_reply(body, _tei_decoder, reply, "list of ranks")
         if decoded is not None:
-            reply.vectors = len(decoded)
+            reply.vectors = len(decoded if isinstance(decoded, list) else decoded.results)
         return reply
 
 

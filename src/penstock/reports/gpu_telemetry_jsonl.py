@@ -19,7 +19,7 @@ class GpuTelemetryJsonl(SampleLines):
         for reading in self._reader.read(sample) or ():
             fields = {
                 "timestamp_ns": self.context.header.epoch_wall_ns + sample.at,
-                "dcgm_url": reading.endpoint,
+                "telemetry_source_url": reading.endpoint,
                 "gpu_index": reading.number,
                 "gpu_uuid": reading.uuid,
                 "gpu_model_name": reading.model,

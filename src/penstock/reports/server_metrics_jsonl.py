@@ -32,13 +32,16 @@ class ServerMetricsJsonl(SampleLines):
         self.write_line(fields)
 
     def _metrics(self, url: str) -> dict[str, list[dict[str, Any]]]:
-        """Return the values by family. The parts of a histogram with the same labels are one entry."""
+        """Return the values by family. The parts of a histogram with the same labels are one entry. Summaries are left out, as
+        in AIPerf, whose model of a line has no quantiles."""
         metrics: dict[str, dict[tuple[tuple[str, str], ...], dict[str, Any]]] = {}
         for series, value in self._history.pages[url].values():
-            labels = {key: text for key, text in series.labels.items() if key not in ("le", "quantile")}
+            if series.family.type == "summary":
+                continue
+            labels = {key: text for key, text in series.labels.items() if key != "le"}
             entries = metrics.setdefault(series.family.name, {})
             entry = entries.setdefault(tuple(labels.items()), {"labels": labels} if labels else {})
-            if series.family.type not in ("histogram", "summary"):
+            if series.family.type != "histogram":
                 entry["value"] = value
             elif "le" in series.labels:
                 entry.setdefault("buckets", {})[series.labels["le"]] = value

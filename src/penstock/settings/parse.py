@@ -42,7 +42,7 @@ class _Parser:
         self._values: dict[str, Any] = {}
         self._spellings: dict[str, str] = {}
         self._positionals = list(command.positionals)
-        """Positionals without a value so far."""
+        """Positionals that take the next arguments."""
         self._single: dict[str, tuple[str, Any, str]] = {}
         """For each single-value flag seen, by name: its spelling, its value, and the value as it may be shown."""
         self._shown: list[str] = []
@@ -73,14 +73,19 @@ class _Parser:
         if self._unsupported:
             raise self._unsupported_error(list(dict.fromkeys(self._unsupported)))
         for positional in self._positionals:
-            if positional.required:
+            if positional.required and positional.target not in self._values:
                 raise UserError(f"{positional.name} is missing: name {positional.help}; see `{self._called} --help`.")
         command = shlex.join([*self._called.split(), *self._shown])
         return ParsedArguments(self._values, self._spellings, command, self._program)
 
     def _fill_positional(self, text: str) -> None:
-        row = self._positionals.pop(0)
-        self._values[row.target] = read_value(row.flag, row.name, text)
+        row = self._positionals[0]
+        value = read_value(row.flag, row.name, text)
+        if row.repeated:
+            self._values.setdefault(row.target, []).append(value)
+        else:
+            self._values[row.target] = value
+            del self._positionals[0]
         self._spellings[row.target] = row.name
         self._shown.append(text)
 

@@ -86,12 +86,14 @@ def _new_value(old: str, new: str) -> float | None:
 
 class Scraper:
     """Scrapes all endpoints at the same time, on connections that stay open. An endpoint whose first scrape fails is not
-    scraped again."""
+    scraped again. One that has no samples yet is: some servers have none before their first request."""
 
     def __init__(self, source: str, urls: Sequence[MetricsUrl]) -> None:
         self._source = source
         self._urls = list(urls)
         self._pages: dict[str, _Page] = {}
+        self._empty: set[str] = set()
+        """Endpoints that have answered, but without samples so far."""
         self._loop: asyncio.SelectorEventLoop | None = None
         self._connections = KeptConnections()
 
@@ -103,7 +105,7 @@ class Scraper:
 
     async def _collect(self) -> list[Observation]:
         found = await asyncio.gather(*(self._scrape(url) for url in self._urls))
-        self._urls = [url for url in self._urls if url.url in self._pages]
+        self._urls = [url for url in self._urls if url.url in self._pages or url.url in self._empty]
         return found
 
     def close(self) -> None:
@@ -123,6 +125,8 @@ class Scraper:
         page = self._pages.get(url.url)
         if page is None:
             if not parse_page(text):
+                if all(not line.strip() or line.startswith("#") for line in text.split("\n")):
+                    self._empty.add(url.url)
                 return self._failed(url, sent, "Its reply has no metrics in the Prometheus text format.")
             page = self._pages[url.url] = _Page()
         now = monotonic_ns()

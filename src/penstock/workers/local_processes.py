@@ -39,6 +39,7 @@ _END_TIMEOUT_S = 60.0
 _SPARE_FILES = 64
 """Open files of a process besides its connections."""
 _MAX_FILES = 1 << 20
+_MAX_WORKERS = 64
 _STREAMS_PER_WORKER = 512
 """500 streams of 100 tokens/s take about half of one core."""
 _RATE_PER_WORKER = 2000
@@ -47,8 +48,8 @@ _REQUESTS_PER_WORKER = 20_000
 
 
 def max_workers(limit: int | None) -> int:
-    """Return the user's limit, or by default one fewer than there are cores."""
-    return max(1, cores() - 1) if limit is None else limit
+    """Return the user's limit, but at most 64, or by default one fewer than there are cores."""
+    return max(1, cores() - 1) if limit is None else min(limit, _MAX_WORKERS)
 
 
 def choose_workers(concurrency: int | None, rate: float | None, requests: int | None, limit: int | None) -> int:
@@ -59,11 +60,12 @@ def choose_workers(concurrency: int | None, rate: float | None, requests: int | 
         (requests, _REQUESTS_PER_WORKER),
     )
     needed = max(1, *(-(-(load or 0) // capacity) for load, capacity in capacities))
-    workers = min(needed, max_workers(None)) if limit is None else limit
-    for maximum in (concurrency, requests):
-        if maximum is not None:
-            workers = min(workers, maximum)
-    return max(1, workers)
+    workers = min(needed, max_workers(None)) if limit is None else max_workers(limit)
+    return _bounded(workers, concurrency, requests)
+
+
+def _bounded(workers: int, *limits: int | None) -> int:
+    return max(1, min([workers, *(limit for limit in limits if limit is not None)]))
 
 
 def choose_cluster_workers(
@@ -76,7 +78,7 @@ def choose_cluster_workers(
         capacities = ((concurrency, _STREAMS_PER_WORKER), (int(rate or 0), _RATE_PER_WORKER))
         needed = max(1, *(-(-(load or 0) // capacity) for load, capacity in capacities))
         per_node = min(-(-needed // nodes), max(1, min(cpus) - 1))
-    return choose_workers(concurrency, rate, requests, per_node * nodes)
+    return _bounded(max_workers(per_node) * nodes, concurrency, requests)
 
 
 def raise_file_limit(slots: int | None, preconnect: int, workers: int, *, only_check: bool = False) -> int:

@@ -124,6 +124,8 @@ class Positional(NamedTuple):
     kind: Kind = "path"
     choices: tuple[str, ...] = ()
     required: bool = True
+    repeated: bool = False
+    """It takes all arguments that follow; its value is a list."""
 
     @property
     def flag(self) -> Flag:

@@ -167,11 +167,10 @@ LOAD = Group(
         ),
         count(
             "--workers-max",
-            "Number of processes that send requests; fewer are used when fewer requests are in flight.",
+            "Number of processes that send requests; fewer are used when fewer requests are in flight, and never more than 64.",
             "workers_max",
             aliases=("--max-workers",),
             default="depends on the cores and the load",
-            le=64,
         ),
         Flag(
             "--cluster",
