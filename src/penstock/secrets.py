@@ -10,6 +10,7 @@ __all__ = [
     "REDACTED",
     "RedactedSecret",
     "Secret",
+    "is_credential_header",
     "redact_fields",
     "redact_headers",
     "redact_url",
@@ -135,6 +136,11 @@ def redact_fields(value: Any) -> Any:
     if isinstance(value, list):
         return [redact_fields(item) for item in value]
     return value
+
+
+def is_credential_header(name: str, value: str) -> bool:
+    """Return whether the name of a header is that of a credential, or its value begins like one."""
+    return _is_credential_name(name) or value.lower().startswith(("bearer ", "basic ", "sk-"))
 
 
 def redact_headers(text: str) -> str:

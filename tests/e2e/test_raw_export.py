@@ -28,7 +28,7 @@ def test_file_has_headers_bodies_and_replies_as_they_were_sent(program: Program,
     ]
     run = program.profile(
         *(capture.url, "--streaming", "--request-count", 3, "--export-level", "raw", "--max-error-rate", 1),
-        *("--api-key", KEY, "--header", "X-Tenant:hidden-tenant"),
+        *("--api-key", KEY, "--header", "X-Tenant-Key:hidden-tenant", "--header", "X-Tracking:run 7"),
     )
     assert run.status == 0, run
     assert "Raw Records: " in run.out
@@ -41,7 +41,8 @@ def test_file_has_headers_bodies_and_replies_as_they_were_sent(program: Program,
         assert line["payload"] == json.loads(body)
         sent = {name.lower(): value for name, value in line["request_headers"].items()}
         assert set(sent) == set(headers)
-        hidden = {"authorization", "x-tenant", "x-session-affinity"}
+        assert sent["x-tracking"] == "run 7"
+        hidden = {"authorization", "x-tenant-key", "x-session-affinity"}
         assert {name: value for name, value in sent.items() if name not in hidden} == {
             name: value for name, (value,) in headers.items() if name not in hidden
         }

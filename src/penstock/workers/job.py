@@ -12,7 +12,7 @@ import msgspec
 
 from penstock import __version__
 from penstock.errors import UserError
-from penstock.secrets import Secret, redact_url
+from penstock.secrets import Secret, is_credential_header, redact_url
 from penstock.settings.endpoint_types import DEFAULT, Declaration
 from penstock.settings.proxy import proxy_for
 from penstock.settings.schema import EndpointSettings
@@ -145,8 +145,8 @@ def fixed_headers(settings: EndpointSettings, declaration: Declaration) -> list[
 
 
 def hidden_headers(settings: EndpointSettings, declaration: Declaration) -> set[str]:
-    """Return the names, in lower case, of the headers whose values appear in no output."""
-    given = (name.lower() for name, _ in settings.headers)
+    """Return the names, in lower case, of the headers whose values appear in no output: those of credentials."""
+    given = (name.lower() for name, value in settings.headers if is_credential_header(name, value.reveal()))
     return {"authorization", "proxy-authorization", "x-session-affinity", declaration.credential_header.lower(), *given}
 
 
