@@ -14,7 +14,7 @@ from penstock.errors import UserError
 from penstock.runs.read_settings import read_settings
 from penstock.settings.config import with_config
 from penstock.settings.config.read import read_config
-from penstock.settings.flags.endpoint import ENDPOINT_TYPES
+from penstock.settings.flags import ENDPOINT_TYPES
 from penstock.settings.parse import parse
 from penstock.settings.schema import Settings
 

@@ -13,10 +13,9 @@ __all__ = [
     "Positional",
     "UnsupportedFlag",
     "by_spelling",
-    "count",
     "expected_value",
-    "seconds",
-    "tokens",
+    "read_flags",
+    "read_groups",
 ]
 
 Kind = Literal["bool", "enum", "extra", "float", "headers", "int", "list", "path", "str"]
@@ -93,21 +92,6 @@ class Flag(NamedTuple):
         return self.accumulates and not self.comma_separated
 
 
-def count(name: str, text: str, target: str, **options: Any) -> Flag:
-    """Return a flag for a number of things, at least one."""
-    return Flag(name, "int", text, target, "N", ge=1, **options)
-
-
-def tokens(name: str, text: str, target: str, **options: Any) -> Flag:
-    """Return a flag for a length in tokens, at least one."""
-    return Flag(name, "int", text, target, "TOKENS", ge=1, hard_max=MAX_TOKENS, **options)
-
-
-def seconds(name: str, text: str, target: str, **options: Any) -> Flag:
-    """Return a flag for a time above zero."""
-    return Flag(name, "float", text, target, "SECONDS", gt=0, hard_min=0.001, **options)
-
-
 class Group(NamedTuple):
     title: str
     flags: tuple[Flag, ...]
@@ -144,6 +128,72 @@ class UnsupportedFlag(NamedTuple):
     @property
     def spellings(self) -> tuple[str, ...]:
         return (self.name, *self.aliases)
+
+
+_USUAL_KINDS: dict[str, dict[str, Any]] = {
+    "count": {"kind": "int", "metavar": "N", "ge": 1},
+    "tokens": {"kind": "int", "metavar": "TOKENS", "ge": 1, "hard_max": MAX_TOKENS},
+    "seconds": {"kind": "float", "metavar": "SECONDS", "gt": 0, "hard_min": 0.001},
+}
+"""Rows that many flags share: a number of things, a length of at least one token, a time above zero."""
+
+
+def read_groups(table: str) -> tuple[Group, ...]:
+    """Read a table of flags. A line that begins with neither a dash nor a space is the title of a group.
+
+    A row looks like the help of its flag:
+
+        --concurrency-min, --min N | int experiment.search_min ge=1 sweepable
+            Lowest concurrency of the search. [default: 1]
+
+    After the bar follow the kind, or one of `_USUAL_KINDS`, the target (or -), and the other fields of `Flag`; a field
+    without a value is true. Lists have bars: `choices=a|b`.
+    """
+    groups: list[tuple[str, list[str]]] = []
+    for line in table.splitlines():
+        if line[:1] not in ("", "-", " "):
+            groups.append((line, []))
+        elif line:
+            groups[-1][1].append(line)
+    return tuple(Group(title, read_flags(lines)) for title, lines in groups)
+
+
+def read_flags(lines: Iterable[str]) -> tuple[Flag, ...]:
+    """Read the rows of one group (see `read_groups`)."""
+    rows: list[tuple[str, list[str]]] = []
+    for line in lines:
+        if line.startswith("-"):
+            rows.append((line, []))
+        elif line.strip():
+            rows[-1][1].append(line.strip())
+    return tuple(_read_flag(head, " ".join(text)) for head, text in rows)
+
+
+def _read_flag(head: str, text: str) -> Flag:
+    names, _, facts = head.partition(" | ")
+    spellings, metavar = names.split(", "), ""
+    if " " in spellings[-1]:
+        spellings[-1], metavar = spellings[-1].split(" ")
+    kind, target, *others = facts.split()
+    fields = _USUAL_KINDS.get(kind, {"kind": kind}) | dict(map(_fact, others))
+    if metavar:
+        fields["metavar"] = metavar
+    if text.endswith("]") and " [default: " in text:
+        text, _, fields["default"] = text[:-1].rpartition(" [default: ")
+    fields["target"] = None if target == "-" else target
+    return Flag(spellings[0], help=text, aliases=tuple(spellings[1:]), **fields)
+
+
+def _fact(word: str) -> tuple[str, Any]:
+    """Return a field of `Flag` and its value."""
+    name, equals, text = word.partition("=")
+    if not equals:
+        return name, True
+    if name in ("ge", "gt", "le", "hard_min", "hard_max"):
+        return name, float(text) if "." in text else int(text)
+    if name in ("choices", "unsupported_choices"):
+        return name, tuple(text.split("|"))
+    return name, text if name != "stored_value" else text == "true"
 
 
 def by_spelling(rows: Iterable[Flag | UnsupportedFlag]) -> dict[str, Flag | UnsupportedFlag]:
