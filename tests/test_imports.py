@@ -102,9 +102,9 @@ def test_top_level_modules_are_documented_and_import_no_package():
 
 
 def test_only_cli_prints():
-    """`python -m penstock.mock` is an exception: it prints its port for the process that started it."""
+    """`python -m penstock.mock_server` is an exception: it prints its port for the process that started it."""
     printing = {path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py") if prints(path)}
-    assert {path for path in printing if not path.startswith("cli/")} == {"mock/__main__.py"}
+    assert {path for path in printing if not path.startswith("cli/")} == {"mock_server/__main__.py"}
 
 
 def prints(path: Path) -> bool:

@@ -31,7 +31,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")
     from importlib import import_module
 
-    if name in ("compare", "mock"):  # packages with the names of functions; they can be called
-        return import_module(f"penstock.{name}")
     module = "penstock.errors" if name.endswith("Error") else "penstock.api"
     return getattr(import_module(module), name)

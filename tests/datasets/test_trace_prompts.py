@@ -14,7 +14,7 @@ from penstock.datasets.conversation import Conversation, PromptShape, Turn
 from penstock.datasets.load import Dataset, load
 from penstock.datasets.trace_prompts import TracePrompts
 from penstock.errors import UserError
-from penstock.mock.prefix_cache import PrefixCache, PromptBlocks
+from penstock.mock_server.prefix_cache import PrefixCache, PromptBlocks
 from penstock.settings.schema import InputSettings
 from penstock.tokens.tokenizer import Tokenizer
 

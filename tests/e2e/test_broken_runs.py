@@ -43,7 +43,7 @@ def test_truncated_request_bodies_end_the_run_with_one_sentence(program: Program
 def test_report_covers_the_records_of_a_killed_worker(program: Program) -> None:
     running = begin_and_wait_for_records(program, "--workers-max", 2)
     children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children").read_text().split()
-    workers = [int(pid) for pid in children if b"penstock.mock" not in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    workers = [int(pid) for pid in children if b"penstock.mock_server" not in Path(f"/proc/{pid}/cmdline").read_bytes()]
     os.kill(workers[0], 9)
     done = running.wait()
     assert done.status == 1, done

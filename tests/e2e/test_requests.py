@@ -293,7 +293,7 @@ def mock_command_lines(parent: int) -> list[str]:
         except OSError:
             continue
     # Between fork and exec a child shows the command line of its parent.
-    return [line for line in command_lines if "penstock.mock" in line]
+    return [line for line in command_lines if "penstock.mock_server" in line]
 
 
 # -- TLS --------------------------------------------------------------------------------------------------------------

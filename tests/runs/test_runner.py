@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import RunError, UserError
-from penstock.mock.mock_process import MockProcess, parse_mock_url
+from penstock.mock_server.mock_process import MockProcess, parse_mock_url
 from penstock.records.log import INPUT_ERROR, RunLog
 from penstock.records.payloads import PayloadWriter
 from penstock.records.record import Record

@@ -29,7 +29,7 @@ _STREAMS = 3
 
 class ForkedProcess(subprocess.Popen[Any]):
     """A child of the fork server with the interface of `Popen`. `args` are those of aiperf, of penstock,
-    of `python -m penstock.mock`, or of `python FILE.py`.
+    of `python -m penstock.mock_server`, or of `python FILE.py`.
 
     The methods below replace those of `Popen` that fork and that wait for a child.
     """
@@ -184,9 +184,9 @@ def _run(request: dict[str, Any]) -> int:
     os.environ.update(request["env"])
     _open_streams()
     sys.argv = request["args"]
-    if sys.argv[1:3] == ["-m", "penstock.mock"]:
+    if sys.argv[1:3] == ["-m", "penstock.mock_server"]:
         del sys.argv[:2]
-        from penstock.mock.__main__ import main as mock
+        from penstock.mock_server.__main__ import main as mock
 
         return mock()
     if sys.argv[1:] and sys.argv[1].endswith(".py"):

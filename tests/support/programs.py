@@ -33,7 +33,7 @@ class MockServer:
         settings = {"port": port, "log": str(self.log), "log_writes": writes, "log_hash": hashes, "parent": parent}
         arguments = [f"{name}={_option_text(value)}" for name, value in options.items()]
         self._process = ForkedProcess(
-            [sys.executable, "-m", "penstock.mock", json.dumps(settings), *arguments],
+            [sys.executable, "-m", "penstock.mock_server", json.dumps(settings), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

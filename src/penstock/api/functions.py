@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from penstock.api.options import parse_options, settings_of
 from penstock.api.result import PointResult, Result, SweepResult
-from penstock.compare.comparison import Comparison
+from penstock.comparison.compare_pairs import Comparison
 from penstock.datasets.load import Dataset
 from penstock.errors import RunError, UserError
 from penstock.runs.execute import FailureRule, OpenedRun, execute, log_end, open_run, store_data
@@ -196,8 +196,8 @@ class Runner:
 @contextmanager
 def mock(**options: Any) -> Iterator[str]:
     """Run a mock server in a child process and yield its URL. The options are those of `penstock mock`: `ttft=20, itl=5`."""
-    from penstock.mock.behaviour import read_options
-    from penstock.mock.mock_process import MockProcess
+    from penstock.mock_server.behaviour import read_options
+    from penstock.mock_server.mock_process import MockProcess
 
     texts = [(name, str(value).lower() if isinstance(value, bool) else str(value)) for name, value in options.items()]
     with MockProcess(read_options(texts)) as process:
@@ -208,8 +208,8 @@ def compare(
     first: Result | str | os.PathLike[str], second: Result | str | os.PathLike[str], *, metric: str | None = None
 ) -> Comparison:
     """Compare two runs, given as results or artifact folders. `metric` is the one to decide by."""
-    from penstock.compare.comparison import compare as compare_pairs
-    from penstock.compare.read_runs import pair, read_requests
+    from penstock.comparison.compare_pairs import compare as compare_pairs
+    from penstock.comparison.read_runs import pair, read_requests
 
     paths = [str(run.folder) if isinstance(run, Result) else os.fspath(run) for run in (first, second)]
     for path in paths:

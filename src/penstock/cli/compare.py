@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.cli.exit_status import EXIT_FAILED
-from penstock.compare.compared_metrics import COMPARED, THROUGHPUTS
+from penstock.comparison.compared_metrics import COMPARED, THROUGHPUTS
 from penstock.errors import UserError
 from penstock.settings.command_line import HELP, CommandLine
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags import GROUPS, UNSUPPORTED_FLAGS, Flag, Group, Positional
 
 if TYPE_CHECKING:
-    from penstock.compare.comparison import Comparison
+    from penstock.comparison.compare_pairs import Comparison
     from penstock.metrics.conditions import Condition
     from penstock.records.header import RunHeader
     from penstock.settings.schema import Settings
@@ -139,7 +139,7 @@ def run(parsed: ParsedArguments) -> int:
 def _parse_limits(conditions: list[str]) -> list[Condition]:
     if not conditions:
         return []
-    from penstock.compare.fail_if import parse_limit
+    from penstock.comparison.fail_if import parse_limit
 
     return [parse_limit(text) for text in conditions]
 
@@ -148,7 +148,7 @@ def _check_limits(limits: list[Condition], comparisons: list[Comparison]) -> int
     """Print a sentence for each limit that a difference exceeds, and return the exit status."""
     if not limits:
         return 0
-    from penstock.compare.fail_if import check_difference
+    from penstock.comparison.fail_if import check_difference
 
     sentences = [s for comparison in comparisons for limit in limits if (s := check_difference(limit, comparison))]
     sys.stdout.flush()
@@ -159,8 +159,8 @@ def _check_limits(limits: list[Condition], comparisons: list[Comparison]) -> int
 
 def _runs(first: str, second: str, metric: str | None, as_json: bool, limits: list[Condition], html: str | None) -> int:
     from penstock.cli.open_run import is_experiment, open_run
-    from penstock.compare.comparison import compare
-    from penstock.compare.read_runs import pair, read_requests
+    from penstock.comparison.compare_pairs import compare
+    from penstock.comparison.read_runs import pair, read_requests
 
     for path in (first, second):
         if not os.path.exists(path):
@@ -196,8 +196,8 @@ def _servers(parsed: ParsedArguments, metric: str | None, as_json: bool, limits:
 def _interleaved(settings: Settings, metric: str | None, as_json: bool, limits: list[Condition]) -> int:
     from penstock.cli.run import check_remote, copy_results, open_folder, run_on_terminal
     from penstock.cli.run_report import parse_assertions, report_run
-    from penstock.compare.comparison import compare
-    from penstock.compare.read_runs import pair, read_requests
+    from penstock.comparison.compare_pairs import compare
+    from penstock.comparison.read_runs import pair, read_requests
     from penstock.secrets import redact_url
 
     parse_assertions(settings)  # report mistakes before the run
@@ -284,7 +284,7 @@ def _show(comparisons: list[Comparison], as_json: bool) -> None:
         sys.stdout.buffer.write(_json(comparisons))
         return
     from penstock.cli.screen import columns
-    from penstock.compare.text_table import comparison_text
+    from penstock.comparison.text_table import comparison_text
 
     width = columns(sys.stdout)
     sys.stdout.write("\n".join(comparison_text(comparison, width) for comparison in comparisons))

@@ -6,7 +6,7 @@ import io
 import sys
 
 from penstock.errors import UserError
-from penstock.mock.options import OPTIONS
+from penstock.mock_server.options import OPTIONS
 from penstock.plural import counted
 from penstock.settings.command_line import HELP, CommandLine
 from penstock.settings.flag_values import ParsedArguments
@@ -107,8 +107,8 @@ and /stop_profile as in vLLM. A request can change options for itself with a hea
 
 
 def run(parsed: ParsedArguments) -> int:
-    from penstock.mock.behaviour import describe, read_options
-    from penstock.mock.server_settings import ServerSettings
+    from penstock.mock_server.behaviour import describe, read_options
+    from penstock.mock_server.server_settings import ServerSettings
 
     values = parsed.values
     behaviour = read_options(parsed.section("behaviour").items())
@@ -129,7 +129,7 @@ def run(parsed: ParsedArguments) -> int:
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         print(f"Penstock mock on http://{host}:{port} — {describe(behaviour)}", flush=True)
 
-    from penstock.mock.run_server import serve  # last, because mistakes need no event loop
+    from penstock.mock_server.run_server import serve  # last, because mistakes need no event loop
 
     served = serve(behaviour, settings, announce)
     print(f"\nServed {counted(served, 'request')}.")

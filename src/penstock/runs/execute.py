@@ -424,7 +424,7 @@ def mock_servers(settings: Settings) -> Iterator[Settings]:
     if not any(url.startswith("mock://") for url in settings.endpoint.urls):
         yield settings
         return
-    from penstock.mock.mock_process import MockProcess, parse_mock_url
+    from penstock.mock_server.mock_process import MockProcess, parse_mock_url
 
     with contextlib.ExitStack() as stack:
         urls = tuple(

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock.mock.behaviour import Behaviour
-from penstock.mock.mock_process import MockProcess
+from penstock.mock_server.behaviour import Behaviour
+from penstock.mock_server.mock_process import MockProcess
 from support.gateway_process import ALIAS, CALLER, UPSTREAM_SECRET, GatewayProcess, keyword, resources
 from support.scripted_upstream import Upstream
 

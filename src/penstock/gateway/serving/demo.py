@@ -15,7 +15,7 @@ from penstock.errors import RunError, UserError
 from penstock.gateway.ledger.ledger import UsageQuery, open_ledger
 from penstock.gateway.resources.config import GatewayConfig
 from penstock.gateway.serving.server import Gateway
-from penstock.mock.mock_process import MockProcess, parse_mock_url
+from penstock.mock_server.mock_process import MockProcess, parse_mock_url
 
 __all__ = ["ALIAS", "demo"]
 

@@ -1,0 +1,54 @@
+"""POST /v1/audio/transcriptions: a form with an audio file. The text has `tokens` tokens and is sent as a whole."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from penstock.mock_server.dialect import BadRequest, Dialect, ParsedRequest, PlannedReply, plain_text
+from penstock.mock_server.media import AUDIO_TOKENS
+
+__all__ = ["AudioTranscription"]
+
+encode = msgspec.json.encode
+NAME = re.compile(rb'name="([^"]*)"')
+SIGNATURES = (b"RIFF", b"ID3", b"\xff", b"fLaC", b"OggS")
+
+
+class AudioTranscription(Dialect):
+    name = "audio_transcription"
+    path = "/audio/transcriptions"
+
+    def parse(self, body: bytes) -> ParsedRequest:
+        fields = form_fields(body)
+        model = fields.get(b"model", b"").decode("utf-8", "replace")
+        if not model:
+            raise BadRequest("model is required", "model")
+        file = fields.get(b"file", b"")
+        if not file.startswith(SIGNATURES) and file[4:8] != b"ftyp":
+            raise BadRequest("file is required and must be audio", "file")
+        return ParsedRequest(model, AUDIO_TOKENS, audios=1)
+
+    def body_prefix(self, reply: PlannedReply) -> bytes:
+        return b'{"text":' + encode(plain_text(reply, 0, reply.tokens))
+
+    def body_suffix(self, reply: PlannedReply) -> bytes:
+        if not reply.sends_usage:
+            return b"}"
+        tokens = reply.completion_tokens
+        usage = {"type": "tokens", "input_tokens": AUDIO_TOKENS, "output_tokens": tokens}
+        return b',"usage":%b}' % encode(usage | {"total_tokens": AUDIO_TOKENS + tokens})
+
+
+def form_fields(body: bytes) -> dict[bytes, bytes]:
+    """Return the fields of a form by name; the first line is the boundary."""
+    boundary = body.partition(b"\r\n")[0]
+    if not boundary.startswith(b"--"):
+        raise BadRequest("the body is not a form (multipart/form-data)")
+    fields: dict[bytes, bytes] = {}
+    for part in body.removeprefix(boundary).split(b"\r\n" + boundary):
+        head, separator, value = part.partition(b"\r\n\r\n")
+        if separator and (name := NAME.search(head)):
+            fields[name[1]] = value
+    return fields

@@ -1,0 +1,73 @@
+"""POST /v1/embeddings: one vector for each input. The reply has no tokens, so it is due `ttft` after the request."""
+
+from __future__ import annotations
+
+import base64
+import random
+import struct
+from functools import lru_cache
+from typing import Literal
+
+import msgspec
+
+from penstock.mock_server.completions import Prompt, measure
+from penstock.mock_server.dialect import BadRequest, Dialect, ParsedRequest, PlannedReply, required
+from penstock.mock_server.vocabulary import VARIANTS
+
+__all__ = ["Embeddings"]
+
+encode = msgspec.json.encode
+MAX_DIMENSIONS = 65_536
+
+
+class EmbeddingsBody(msgspec.Struct):
+    model: str | None = None
+    input: Prompt | None = None
+    dimensions: int | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+
+
+decode = msgspec.json.Decoder(EmbeddingsBody).decode
+
+
+class Embeddings(Dialect):
+    name = "embeddings"
+    path = "/embeddings"
+
+    def parse(self, body: bytes) -> ParsedRequest:
+        fields = decode(body)
+        model = required(fields.model, "model")
+        if fields.input is None or fields.input == []:
+            raise BadRequest("input is required", "input")
+        dimensions = fields.dimensions
+        if dimensions is not None and not 1 <= dimensions <= MAX_DIMENSIONS:
+            raise BadRequest(f"dimensions must be from 1 to {MAX_DIMENSIONS}, not {dimensions}", "dimensions")
+        inputs, tokens = measure(fields.input)
+        cached_fields = (inputs, dimensions, fields.encoding_format == "base64")
+        return ParsedRequest(model, tokens, token_limit=0, cached_fields=cached_fields)
+
+    def body_prefix(self, reply: PlannedReply) -> bytes:
+        inputs, dimensions, as_base64 = reply.request.cached_fields
+        behaviour = reply.behaviour
+        rows = [
+            b'{"object":"embedding","index":%d,"embedding":%b}'
+            % (i, vector(behaviour.seed, (reply.variant + i) % VARIANTS, dimensions or behaviour.dimensions, as_base64))
+            for i in range(inputs)
+        ]
+        return b'{"object":"list","model":%b,"data":[' % encode(reply.request.model) + b",".join(rows) + b"]"
+
+    def body_suffix(self, reply: PlannedReply) -> bytes:
+        if not reply.sends_usage:
+            return b"}"
+        tokens = reply.request.prompt_tokens
+        return b',"usage":{"prompt_tokens":%d,"total_tokens":%d}}' % (tokens, tokens)
+
+
+@lru_cache(maxsize=256)
+def vector(seed: int, variant: int, dimensions: int, as_base64: bool) -> bytes:
+    """Return one vector as JSON. Its values are exact in 32 bits, so both encodings carry the same numbers."""
+    draw = random.Random(seed * VARIANTS + variant)
+    values = [draw.randrange(-(2**15), 2**15) / 2**16 for _ in range(dimensions)]
+    if as_base64:
+        return encode(base64.b64encode(struct.pack(f"<{dimensions}f", *values)).decode())
+    return encode(values)
