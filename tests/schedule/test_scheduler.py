@@ -94,6 +94,14 @@ def test_slot_free_at_is_the_due_time_if_a_slot_was_free():
     assert times(sends(made, 12 * MS)) == [(1, 10 * MS, 10 * MS)]
 
 
+def test_arrivals_that_waited_take_the_slots_in_the_order_in_which_they_became_free():
+    made = scheduler(slots=2, arrivals=every(10))
+    first, second = sends(made, 10 * MS)
+    made.ended(first.session, 41 * MS)
+    made.ended(second.session, 43 * MS)
+    assert times(sends(made, 44 * MS)) == [(2, 20 * MS, 41 * MS), (3, 30 * MS, 43 * MS)]
+
+
 # -- waiting requests -------------------------------------------------------------------------------------------------
 
 

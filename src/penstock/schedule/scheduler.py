@@ -81,18 +81,16 @@ _NO_USER = UserStart(_NEVER, _NEVER, 0)
 
 
 class _Slots:
-    """One worker's part of a limit: how many are in use, and since when one is free."""
+    """One worker's part of a limit: how many are in use, and since when each of the others is free."""
 
-    def __init__(self, limit: Limit | None, share: Share, *, fifo: bool) -> None:
-        """With `fifo`, remember when each free slot became free: sessions of a closed loop are due then."""
+    def __init__(self, limit: Limit | None, share: Share) -> None:
         self._limit = limit
         self._share = share
         self._start = 0
         self.total = _NEVER if limit is None else 0
         self.used = 0
-        self.free_since = 0
-        """When a slot last became free while all were in use."""
-        self.free: deque[int] | None = deque() if fifo else None
+        self.free: deque[int] | None = None if limit is None else deque()
+        """When each free slot became free, oldest first."""
         self.changes_at = _NEVER
 
     def begin(self, now: int) -> None:
@@ -120,8 +118,6 @@ class _Slots:
         self.changes_at = _NEVER if change is None else self._start + change
 
     def _resize(self, total: int, now: int) -> None:
-        if self.used >= self.total and total > self.total:
-            self.free_since = now
         self.total = total
         if self.free is not None:
             while len(self.free) + self.used < total:
@@ -130,13 +126,11 @@ class _Slots:
                 self.free.pop()
 
     def take(self) -> int:
-        """Take a slot and return since when it was free."""
+        """Take a slot and return since when it was free; 0 without a limit."""
         self.used += 1
-        return self.free.popleft() if self.free else self.free_since
+        return self.free.popleft() if self.free else 0
 
     def release(self, at: int) -> None:
-        if self.used == self.total:
-            self.free_since = at
         self.used -= 1
         if self.free is not None and len(self.free) + self.used < self.total:
             self.free.append(at)
@@ -159,8 +153,8 @@ class Scheduler:
         self._conversations = conversations
         self._servers = servers
         self._session_type = session_type
-        self._slots = _Slots(phase.slots, self._share, fifo=phase.arrivals is None)
-        self._prefill = None if phase.prefill_slots is None else _Slots(phase.prefill_slots, self._share, fifo=False)
+        self._slots = _Slots(phase.slots, self._share)
+        self._prefill = None if phase.prefill_slots is None else _Slots(phase.prefill_slots, self._share)
         self._arrivals: Iterator[int | None] | None = None
         self._users: Iterator[UserStart | None] | None = None
         self._due: Iterator[int | None] | None = None
