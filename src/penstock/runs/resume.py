@@ -229,7 +229,7 @@ def find_resume_point(log: RunLog, folder: str) -> ResumePoint:
 
 
 def _ends_conversation(log: RunLog, request: Record) -> bool:
-    if request.failure is not None and request.built is not None:
+    if request.failure is not None and request.built is not None and not request.cancelled:
         return True  # its later turns would contain the reply
     return request.turn + 1 >= len(log.payloads.turns(request.conversation))
 

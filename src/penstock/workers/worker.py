@@ -488,12 +488,13 @@ class Worker:
         exchange.retries += first.retries
 
     def _on_reply(self, exchange: Exchange, record: Record, reply: Reply | None) -> None:
-        """Continue a conversation whose next turn contains this reply, or end it if the request failed."""
+        """Continue a conversation whose next turn contains this reply, or end it if the request failed. After a cancelled
+        request it goes on, as in AIPerf: with what had arrived of the reply, or without the turn if nothing had."""
         session: Session = exchange.tag.session
         if session.parts is None or not session.has_next:
             return
-        more = reply is not None and record.failure is None
-        if reply is not None and more:
+        more = record.cancelled or (reply is not None and record.failure is None)
+        if more and reply is not None and (reply.outputs or not record.cancelled):
             self._bodies.remember(session, reply)
         self._end_turn(session, exchange.end, more=more)
         self._pump()
