@@ -51,7 +51,7 @@ def repeat_log(folder: str, copies: int, *, killed: bool) -> None:
     log.close()
     span = max(record.end for record in records) + 1_000_000
     sessions = max(record.number for record in records) + 1
-    for path in log.worker_files():
+    for path in log.worker_files().values():
         with open(path, "rb") as file:
             found = list(frames.Reader(file))
         own = [msgspec.msgpack.decode(data, type=Record) for kind, data in found if kind == RECORD]

@@ -57,7 +57,10 @@ def test_killed_run_goes_on_where_its_log_ends(mock, program: Program) -> None:
     again = Counter(record.number for record in every if record.phase == 1)
     # Conversations that were complete are not sent again; all others are, from their first turn.
     assert again == dict.fromkeys(set(range(CONVERSATIONS)) - complete, TURNS)
-    assert len({record.request_id for record in every}) == len(every) == len(before) + sum(again.values())
+    # Each turn has one record: those of the conversations that began again are left out.
+    turns = [(number, turn) for number in range(CONVERSATIONS) for turn in range(TURNS)]
+    assert sorted((record.number, record.turn) for record in every) == turns
+    assert done.summary["request_count"]["avg"] == len(done.records) == len(turns)
 
     summary = done.summary
     assert json.loads((copy / "profile_export_aiperf.json").read_text()) == summary

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from penstock import frames
 from penstock.errors import UserError
@@ -20,6 +21,7 @@ from penstock.records.log import (
     Decision,
     LoggedPhase,
     LoggedPoint,
+    LoggedResume,
     LogWriter,
     RunLog,
     RunnerLog,
@@ -27,7 +29,7 @@ from penstock.records.log import (
 )
 from penstock.records.record import Record
 from support.records import make_record
-from support.runs import make_header, write_log
+from support.runs import PROFILING, make_header, write_log
 
 
 def record(number: int) -> Record:
@@ -162,3 +164,26 @@ def test_samples_with_which_early_versions_logged_decisions_are_decisions(tmp_pa
     ]
     assert [sample.source for sample in reader.samples()] == ["server"]
     reader.close()
+
+
+def test_records_of_sessions_that_began_again_are_not_read(tmp_path: Path) -> None:
+    """Session 1 had sent its first turn when the run was killed; a level of a search begins again as a whole."""
+    phases = (
+        PROFILING,
+        replace(PROFILING, load={"resumed": {"unfinished": [1], "next_number": 2}}),
+        replace(PROFILING, point=1),
+        replace(PROFILING, point=1),
+    )
+    turns = [(0, 0, 0), (0, 1, 0), (1, 1, 0), (1, 1, 1), (1, 2, 0), (2, 0, 0), (3, 0, 0)]
+    records = [
+        make_record(phase=phase, number=number, turn=turn, start=at) for at, (phase, number, turn) in enumerate(turns)
+    ]
+    path = write_log(tmp_path, records, phases=phases)
+    runner = RunnerLog(path)
+    for first_phase in (1, 3):
+        runner.resume(LoggedResume(0, 0, first_phase, 0, 1))
+    runner.close()
+    log = RunLog(path)
+    assert [(record.phase, record.number, record.turn) for record in log.records()] == [turns[0], *turns[2:5], turns[6]]
+    assert [phase.index for phase in log.covered_phases] == [0, 1, 3]
+    log.close()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.schedule.phase import Phase
+from penstock.schedule.phase import Phase, Resumed
 from penstock.schedule.scheduler import OVER, STARVED, Scheduler, Wait
 from penstock.schedule.server_assignment import EachServer
 from penstock.schedule.share import Share
@@ -154,3 +154,22 @@ def test_users_wait_for_a_conversation_that_is_not_indexed():
 def test_worker_without_a_place_is_over_at_once():
     made = scheduler(**users(2, 100.0, duration_s=10.0), data=Data(turns=2), share=Share(3, 4))
     assert made.next(0) is OVER
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_resumed_load_goes_on_at_the_times_of_the_users(workers: int) -> None:
+    """Four users send at 0, 10, 20, … ms. The load goes on after 65 ms, and sessions 5 and 7 begin again."""
+    resumed = Resumed(unfinished=(5, 7), next_number=9, arrived_ns=65 * MS)
+    continued = phase(4, 100.0).continued(resumed, 0).arrivals
+    assert isinstance(continued, UserArrivals)
+    found = sorted(
+        start
+        for worker in range(workers)
+        for start in islice(continued.starts(Share(worker, workers), Data(turns=2)), 8)
+        if start is not None
+    )
+    # Each conversation keeps its place for two times, so there is a new user every 20 ms on average.
+    expected = [(5, 5), (15, 7), (25, 9), (35, 10), (85, 11), (95, 12), (105, 13), (115, 14)]
+    assert [(start.at, start.number) for start in found][:8] == [(at * MS, number) for at, number in expected]
+    parts = [continued.requests_of(Share(worker, workers), 10) for worker in range(workers)]
+    assert sum(parts) == 10

@@ -17,7 +17,7 @@ from penstock.settings.endpoint_types import Declaration, load_endpoint
 from penstock.settings.redact import redacted
 from penstock.settings.schema import Settings
 
-__all__ = ["LOG_FORMAT", "LogVersion", "RunHeader", "decode_header", "encode_header", "new_header"]
+__all__ = ["LOG_FORMAT", "LogVersion", "RunHeader", "Variation", "decode_header", "encode_header", "new_header"]
 
 LOG_FORMAT = 4
 
@@ -28,6 +28,13 @@ class LogVersion(msgspec.Struct):
     penstock_version: str
     log_format: int = 1
     """Version 0.1 wrote none, which stands for 1."""
+
+
+class Variation(msgspec.Struct, frozen=True):
+    """A combination of values of a sweep."""
+
+    settings: Settings
+    parameters: dict[str, int | float] = {}
 
 
 class RunHeader(LogVersion, kw_only=True):
@@ -53,6 +60,12 @@ class RunHeader(LogVersion, kw_only=True):
     workers: int
     prompt_tokenizer: tuple[str, str] | None = None
     """Name and source of the tokenizer that counted the tokens of synthetic prompts."""
+    servers: int = 1
+    """Servers to which each conversation is sent: several in a comparison of servers."""
+    depends_on_seed: bool = False
+    """True if the seed decides what the prompts are, and not only their order."""
+    variations: list[Variation] = []
+    """What the points of an experiment are made from, so that it can be resumed; empty for a single run."""
     machine: dict[str, Any]
 
     @property
@@ -75,8 +88,10 @@ def new_header(
     requests: int | None,
     workers: int,
     prompt_tokenizer: tuple[str, str] | None,
+    **more: Any,
 ) -> RunHeader:
-    """Return the header of a new run on this machine. `epoch` is the run's epoch on the monotonic clock."""
+    """Return the header of a new run on this machine. `epoch` is the run's epoch on the monotonic clock; `more` are other
+    fields of the header."""
     return RunHeader(
         penstock_version=__version__,
         log_format=LOG_FORMAT,
@@ -93,6 +108,7 @@ def new_header(
         workers=workers,
         prompt_tokenizer=prompt_tokenizer,
         machine=_machine(),
+        **more,
     )
 
 

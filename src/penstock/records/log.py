@@ -309,7 +309,10 @@ class RunLog:
             self.point = self._find_point(point)
             self.header = decode_header(self.point.header)
         self.phases: list[LoggedPhase] = list(_runner_frames(folder, PHASE, LoggedPhase))
-        self.resumes: list[LoggedResume] = list(_runner_frames(folder, RESUME, LoggedResume))
+        self._parts = [LoggedResume(0, 0, 0, 0, self.header.workers), *_runner_frames(folder, RESUME, LoggedResume)]
+        self.covered_phases = self._find_covered()
+        """The phases whose records are read."""
+        self._superseded = self._find_superseded()
         datasets = {covered.data for covered in self.covered_phases} or {None}
         if len(datasets) > 1:
             raise UserError(f"{folder} holds phases with different datasets; each has a report in a folder of its own.")
@@ -378,10 +381,12 @@ class RunLog:
         records: Iterator[Record] = chain.from_iterable(self._section_records(each, merged) for each in sections)
         if self._url is not None:
             records = (record for record in records if record.url == self._url)
-        if self.point is None:
-            return records
         covered = {phase.index for phase in self.covered_phases}
-        return (record for record in records if record.phase in covered)
+        if self.point is not None or len(covered) < len(self.phases):
+            records = (record for record in records if record.phase in covered)
+        if superseded := self._superseded:
+            records = (record for record in records if record.number not in superseded.get(record.phase, ()))
+        return records
 
     def _section_records(self, section: Section, merged: bool) -> Iterator[Record]:
         decode = msgspec.msgpack.Decoder(Record).decode
@@ -410,15 +415,42 @@ class RunLog:
         wanted = {phase.index for phase in self.covered_phases if kind is None or phase.kind == kind}
         return [report for report in reports if report.phase in wanted]
 
+    def part_of(self, phase: LoggedPhase) -> LoggedResume:
+        """Return the part of the run in which a phase was started: the one before the run was first resumed, or after that."""
+        return next(part for part in reversed(self._parts) if part.first_phase <= phase.index)
+
     @property
-    def covered_phases(self) -> list[LoggedPhase]:
-        """The phases whose records are read."""
-        return [phase for phase in self.phases if self.point is None or phase.point == self.point.index]
+    def resumes(self) -> list[LoggedResume]:
+        """The places at which what is read was resumed. The points of an experiment before and after them are not affected."""
+        covered = [phase.index for phase in self.covered_phases]
+        return [part for part in self._parts[1:] if covered and covered[0] < part.first_phase <= covered[-1]]
 
     @property
     def last_part(self) -> LoggedResume:
-        """The part of the run after it was last resumed; the whole run if it never was."""
-        return self.resumes[-1] if self.resumes else LoggedResume(0, 0, 0, 0, self.header.workers)
+        """The part of the run in which the last phase that is read was started."""
+        covered = self.covered_phases
+        return self.part_of(covered[-1]) if covered else self._parts[-1]
+
+    def _find_covered(self) -> list[LoggedPhase]:
+        """Return the phases of the point, without those that began again as a whole when the run was resumed."""
+        wanted = [phase for phase in self.phases if self.point is None or phase.point == self.point.index]
+        begun = {(phase.point, phase.kind): self.part_of(phase) for phase in wanted if not phase.load.get("resumed")}
+        return [
+            phase
+            for phase in wanted
+            if self.part_of(phase).first_phase >= begun.get((phase.point, phase.kind), self._parts[0]).first_phase
+        ]
+
+    def _find_superseded(self) -> dict[int, set[int]]:
+        """Return the numbers of the sessions of a phase that began again when the run was resumed. Their records stay in the
+        log and are not read."""
+        superseded: dict[int, set[int]] = {}
+        for later in self.phases:
+            again = (later.load.get("resumed") or {}).get("unfinished", ())
+            for phase in self.phases[: later.index] if again else ():
+                if (phase.point, phase.kind) == (later.point, later.kind):
+                    superseded.setdefault(phase.index, set()).update(again)
+        return superseded
 
     def nodes(self) -> list[LoggedNode]:
         """Return the nodes of the cluster, as they were at the end of the run; none if it ran on one machine. Those before the
@@ -428,9 +460,10 @@ class RunLog:
         return list(found.values())
 
     def lost_workers(self) -> list[LostWorker]:
-        """Return the workers that were lost, without those before the run was last resumed: their shares were sent then."""
+        """Return the workers that were lost in the last part: the shares of those before it were sent then."""
+        part = self.last_part
         lost = _runner_frames(self.folder, LOST, LostWorker)
-        return [worker for worker in lost if worker.worker >= self.last_part.first_worker]
+        return [worker for worker in lost if 0 <= worker.worker - part.first_worker < part.workers]
 
     def decisions(self) -> Iterator[Decision]:
         """Yield the decisions about the phases that are read, in order of time."""
@@ -468,9 +501,12 @@ class RunLog:
             store = self._built[record.worker] = PayloadStore(self.folder, worker=record.worker)
         return store, record.built
 
-    def worker_files(self) -> list[str]:
+    def worker_files(self) -> dict[int, str]:
+        """Return the paths of the workers' files by the numbers of the workers."""
         names = [n for n in os.listdir(self.folder) if n.startswith("worker-") and n.endswith(".log")]
-        return [os.path.join(self.folder, n) for n in sorted(names, key=lambda n: int(n[7:-4]))]
+        return {
+            number: os.path.join(self.folder, f"worker-{number}.log") for number in sorted(int(n[7:-4]) for n in names)
+        }
 
     def record_count(self) -> int:
         """Count the records without decoding them."""
@@ -504,13 +540,18 @@ class RunLog:
 
     def _ranges(self) -> Section:
         """Return the section that is read, or the parts of all workers' files as one."""
-        return self.section or {path: self._range(path) for path in self.worker_files()}
-
-    def _range(self, path: str) -> tuple[int, int | None]:
-        """Return where the frames of the point begin and end in the file of a worker; None for the end of the file."""
+        if self.section is not None:
+            return self.section
+        files = self.worker_files()
         if self.point is None:
-            return 0, None
-        worker = int(os.path.basename(path)[7:-4])
+            return dict.fromkeys(files.values(), (0, None))
+        parts = {part.first_worker: part for part in map(self.part_of, self.covered_phases)}
+        workers = [part.first_worker + n for part in parts.values() for n in range(part.workers)]
+        return {files[worker]: self._range(worker) for worker in workers if worker in files}
+
+    def _range(self, worker: int) -> tuple[int, int | None]:
+        """Return where the frames of the point begin and end in the file of a worker; None for the end of the file."""
+        assert self.point is not None
         starts = [point.offsets[worker] for point in self.points if point.drained and worker < len(point.offsets)]
         own = self.point.offsets[worker] if worker < len(self.point.offsets) else 0
         return own, min((start for start in starts if start > own), default=None)

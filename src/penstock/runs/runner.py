@@ -296,8 +296,9 @@ class Runner:
         self._log.point(msgspec.structs.replace(point, offsets=self._log_sizes()))
 
     def _log_sizes(self) -> tuple[int, ...]:
-        """Return the sizes of the workers' files. A worker flushes its file at the end of a phase."""
-        paths = [os.path.join(self._log_folder, f"worker-{number}.log") for number in range(self._backend.workers)]
+        """Return the sizes of the files of all workers so far. A worker flushes its file at the end of a phase."""
+        numbers = range(self._first_worker + self._backend.workers)
+        paths = [os.path.join(self._log_folder, f"worker-{number}.log") for number in numbers]
         return tuple(os.path.getsize(path) if os.path.exists(path) else 0 for path in paths)
 
     def load(self, data: LoggedData, seed: int | None = None) -> None:

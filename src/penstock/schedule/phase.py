@@ -11,6 +11,7 @@ from penstock.schedule.limits import Limit
 from penstock.schedule.server_assignment import RoundRobin, ServerAssignment
 from penstock.schedule.share import Share
 from penstock.schedule.turn_timing import AfterReply, AtRecordedTimes, TurnTiming
+from penstock.schedule.users import UserArrivals
 
 __all__ = ["Cancellation", "Phase", "Resumed"]
 
@@ -88,6 +89,13 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
         arrivals, timing = self.arrivals, self.turn_timing
         if isinstance(arrivals, Recorded):
             arrivals = ContinuedRecording(arrivals, resumed.arrived_ns, len(resumed.unfinished), resumed.next_number)
+        elif isinstance(arrivals, UserArrivals):
+            arrivals = msgspec.structs.replace(
+                arrivals,
+                after_ns=resumed.arrived_ns,
+                unfinished=resumed.unfinished,
+                next_number=resumed.next_number,
+            )
         elif arrivals is not None:
             arrivals = Continued(arrivals, resumed.arrived_ns)
         if isinstance(timing, AtRecordedTimes):

@@ -6,13 +6,17 @@ The next user takes the place at the time after them, whether or not the last re
 
 The load starts as if it had run before: the user of place 0 has just been replaced, and the others are in the middle of their
 conversations, nearer to the end in places with lower numbers. They send only as many turns as are left to them.
+
+A load that is resumed goes on at the next of these times. The conversations that begin again take the first places, and new
+users follow.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterator
-from itertools import count
+from itertools import chain, count
 from typing import NamedTuple
 
 import msgspec
@@ -41,6 +45,17 @@ class UserArrivals(msgspec.Struct, frozen=True, tag="users"):
 
     users: int
     rate: float
+    after_ns: int = 0
+    """How much of the load is over, if it is resumed."""
+    unfinished: tuple[int, ...] = ()
+    """Numbers of the sessions that begin again."""
+    next_number: int = 0
+    """Number of the first session after them."""
+
+    @property
+    def _first(self) -> int:
+        """Number of the first arrival."""
+        return math.ceil(self.after_ns * self.rate / _SECOND)
 
     def times(self, share: Share, seed: int, conversations: Conversations) -> Iterator[int | None]:
         del seed
@@ -57,16 +72,16 @@ class UserArrivals(msgspec.Struct, frozen=True, tag="users"):
         """
         if share.worker >= self.users:
             return
-        places = [(place, place) for place in range(self.users)]
+        places = [(arrival, arrival % self.users) for arrival in range(self._first, self._first + self.users)]
         """Heap of (number of the arrival at which the place becomes free, place)."""
-        for number in count():
+        for number in chain(self.unfinished, count(self.next_number)):
             while (conversation := conversations.pick(first + number // copies)) is None:
                 yield None
             arrival, place = places[0]
             turns = self.turns_of(number, len(conversations.turns(conversation)))
             heapq.heapreplace(places, (arrival + turns * self.users, place))
             if place % share.workers == share.worker:
-                yield UserStart(round(arrival * _SECOND / self.rate), number, turns)
+                yield UserStart(round(arrival * _SECOND / self.rate) - self.after_ns, number, turns)
 
     def turns_of(self, number: int, turns: int) -> int:
         """Return how many turns session `number` sends; `turns` is how many its conversation has."""
@@ -75,4 +90,5 @@ class UserArrivals(msgspec.Struct, frozen=True, tag="users"):
     def requests_of(self, share: Share, requests: int) -> int:
         """Return how many of the first `requests` requests belong to this worker."""
         rounds, rest = divmod(requests, self.users)
-        return rounds * split(self.users, share) + split(rest, share)
+        places = ((self._first + number) % self.users for number in range(rest))
+        return rounds * split(self.users, share) + sum(place % share.workers == share.worker for place in places)
