@@ -8,10 +8,10 @@ import orjson
 import pytest
 
 from penstock.datasets.conversation import Turn
-from penstock.endpoints import registry
 from penstock.endpoints.base import History
-from penstock.endpoints.registry import endpoint
+from penstock.endpoints.base import endpoint_named as endpoint
 from penstock.errors import UserError
+from penstock.settings.endpoint_types import BUILTIN
 from penstock.settings.flags import ENDPOINT_TYPES
 from penstock.settings.schema import EndpointSettings
 
@@ -224,6 +224,6 @@ def test_reply_is_remembered_as_a_valid_assistant_message(
     assert "".join(texts).count("f") == ("tool_calls" in remembered), "a call is counted once"
 
 
-def test_registry_and_flag_have_the_same_endpoints() -> None:
-    assert tuple(registry.BUILTIN) == ENDPOINT_TYPES
-    assert [registry.endpoint(name).name for name in ENDPOINT_TYPES] == list(ENDPOINT_TYPES)
+def test_flag_names_every_endpoint() -> None:
+    assert tuple(BUILTIN) == ENDPOINT_TYPES
+    assert [endpoint(name).name for name in ENDPOINT_TYPES] == list(ENDPOINT_TYPES)

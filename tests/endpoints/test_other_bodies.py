@@ -8,7 +8,7 @@ import pytest
 
 from penstock.datasets.conversation import Media, Turn
 from penstock.endpoints.base import NO_HISTORY, History
-from penstock.endpoints.registry import endpoint
+from penstock.endpoints.base import endpoint_named as endpoint
 from penstock.endpoints.reply import Reply
 from penstock.errors import UserError
 from penstock.settings.schema import EndpointSettings

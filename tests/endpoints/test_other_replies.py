@@ -10,7 +10,7 @@ import pytest
 
 from penstock.datasets.conversation import Turn
 from penstock.endpoints.base import History
-from penstock.endpoints.registry import endpoint
+from penstock.endpoints.base import endpoint_named as endpoint
 from penstock.endpoints.reply import Reply, Usage
 from penstock.settings.schema import EndpointSettings
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.endpoints.registry import endpoint
+from penstock.endpoints.base import endpoint_named as endpoint
 from penstock.endpoints.reply import Reply, Usage
 from support.chat_streams import DONE, ROLE, STOP, chunk, delta, event, stream, text_chunk, usage
 

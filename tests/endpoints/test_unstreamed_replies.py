@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from penstock.endpoints.registry import endpoint
+from penstock.endpoints.base import endpoint_named as endpoint
 from penstock.endpoints.reply import Reply, Usage
 
 CHAT = endpoint("chat")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from penstock.endpoints.registry import endpoint
+from penstock.endpoints.base import endpoint_named as endpoint
 from penstock.metrics.bounds import HEADLINE, STATISTICS, RequestBounds, bounds_of, figure_bounds
 from penstock.metrics.measure import measure
 from penstock.metrics.metric import TokenCounts

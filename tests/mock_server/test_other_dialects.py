@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.mock_server.dialect import BadRequest
-from penstock.mock_server.registry import find_dialect
+from penstock.mock_server.dialect_table import find_dialect
 
 
 @pytest.mark.parametrize(

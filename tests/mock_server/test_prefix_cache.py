@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from penstock.mock_server.behaviour import Behaviour
 from penstock.mock_server.compiled_behaviour import CompiledBehaviour
 from penstock.mock_server.dialect import ParsedRequest, PlannedReply
+from penstock.mock_server.dialect_table import DIALECTS
 from penstock.mock_server.prefix_cache import PrefixCache, PromptBlocks
 from penstock.mock_server.prompt_tokens import estimate_tokens, token_ends
-from penstock.mock_server.registry import DIALECTS
 from penstock.mock_server.reply import Reply
 
 CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS, *_ = DIALECTS

@@ -15,7 +15,7 @@ from penstock.mock_server import write_steps
 from penstock.mock_server.behaviour import Behaviour
 from penstock.mock_server.compiled_behaviour import CompiledBehaviour
 from penstock.mock_server.dialect import ID_PLACEHOLDER, ParsedRequest, PlannedReply, TokenRange, id_and_time
-from penstock.mock_server.registry import DIALECTS, find_dialect
+from penstock.mock_server.dialect_table import DIALECTS, find_dialect
 from penstock.mock_server.reply import Reply
 from penstock.mock_server.vocabulary import WORDS, words
 from penstock.mock_server.write_steps import CUT, HANG, RESET, SEND, Step

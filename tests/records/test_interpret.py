@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.endpoints.registry import endpoint
+from penstock.endpoints.base import endpoint_named as endpoint
 from penstock.records.interpret import InFlight, interpret
 from penstock.records.record import Record
 from penstock.wire.exchange import Exchange, WireError

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from penstock.datasets.conversation import Conversation, Turn
 from penstock.datasets.load import Dataset
-from penstock.endpoints.registry import endpoint
+from penstock.endpoints.base import endpoint_named as endpoint
 from penstock.errors import UserError
 from penstock.records.payloads import PARTS, PayloadStore
 from penstock.runs.prepare import Prepared, check_streams, default_entries, prepare, resolve_targets

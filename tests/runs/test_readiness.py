@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.cli.profile import COMMAND_LINE as PROFILE
-from penstock.endpoints.registry import endpoint as endpoint_named
+from penstock.endpoints.base import endpoint_named
 from penstock.errors import UserError
 from penstock.runs.readiness import Readiness
 from penstock.settings.parse import parse

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.schedule.arrivals import Arrivals, Constant, Recorded
+from penstock.schedule.arrivals import Arrivals, Constant, Recorded, arrival_process
 from penstock.schedule.random_arrivals import Poisson
-from penstock.schedule.registry import arrival_process
 from penstock.schedule.share import Share
 from penstock.settings.arrival_patterns import ARRIVAL_PATTERNS
 

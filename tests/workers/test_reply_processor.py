@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.endpoints.registry import endpoint
+from penstock.endpoints.base import endpoint_named as endpoint
 from penstock.endpoints.reply import Reply
 from penstock.records.interpret import InFlight
 from penstock.records.log import LogWriter

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.datasets.conversation import Turn
-from penstock.endpoints.registry import endpoint
+from penstock.endpoints.base import endpoint_named as endpoint
 from penstock.records.payloads import BodyParts, PayloadStore, PayloadWriter
 from penstock.settings.schema import EndpointSettings
 from penstock.workers import session as session_module

@@ -8,45 +8,27 @@ from typing import TYPE_CHECKING
 from penstock.cli.terminal import print_json
 from penstock.errors import UserError
 from penstock.plural import counted
-from penstock.settings.command_line import HELP, CommandLine
+from penstock.settings.command_line import CommandLine, options
 from penstock.settings.flag_values import ParsedArguments
-from penstock.settings.flags.flag import MAX_TOKENS, Flag, Group, Positional
+from penstock.settings.flags.flag import Positional
 
 if TYPE_CHECKING:
     from penstock.datasets.trace_statistics import Distribution, TraceStatistics
 
 __all__ = ["COMMAND_LINE", "run"]
 
-_OPTIONS = Group(
-    "Options",
-    (
-        Flag(
-            "--block-size",
-            "int",
-            "Number of tokens that each of the hash_ids stands for.",
-            "block_size",
-            "TOKENS",
-            aliases=("--prompt-input-tokens-block-size", "--isl-block-size"),
-            default="512, and 16 for bailian_trace",
-            ge=1,
-            hard_max=MAX_TOKENS,
-        ),
-        Flag(
-            "--custom-dataset-type",
-            "str",
-            "Format of FILE: {formats}.",
-            "format",
-            "FORMAT",
-            default="detected from the file",
-        ),
-        Flag("--json", "bool", "Print the result as JSON.", "json"),
-        HELP,
-    ),
-)
+_OPTIONS = """
+--block-size, --prompt-input-tokens-block-size, --isl-block-size | tokens block_size
+    Number of tokens that each of the hash_ids stands for. [default: 512, and 16 for bailian_trace]
+--custom-dataset-type FORMAT | str format
+    Format of FILE: {formats}. [default: detected from the file]
+--json | bool json
+    Print the result as JSON.
+"""
 COMMAND_LINE = CommandLine(
     "analyze-trace",
     "Print the lengths, the arrival rate and the reuse of a trace, without sending anything.",
-    groups=(_OPTIONS,),
+    groups=options(_OPTIONS),
     positionals=(Positional("FILE", "a trace with input lengths", "file"),),
     details="""\
 The theoretical cache hit rate is the share of all prompt tokens that an unlimited prefix cache would already hold. For each

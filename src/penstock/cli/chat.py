@@ -15,7 +15,7 @@ from penstock.plural import counted
 from penstock.settings.command_line import HELP, CommandLine
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags import SPELLINGS
-from penstock.settings.flags.flag import Flag, Group
+from penstock.settings.flags.flag import Flag, Group, read_flags
 
 if TYPE_CHECKING:
     from penstock.runs.chat_client import Answer, ChatClient
@@ -40,21 +40,19 @@ _SHARED = (
     "--system-prompt-file",
 )
 """Flags with the same meaning as in `profile`."""
-_MODEL = Flag(
-    "--model-names", "list", "Name of the model (required).", "models", "NAME", ("--model", "-m"), comma_separated=True
+_OWN = read_flags(
+    """
+--model-names, --model, -m NAME | list models comma_separated
+    Name of the model (required).
+--url, -u URL | list endpoint.urls url
+    Base URL of the server; http:// is the default scheme. mock:// is a model server inside Penstock.
+    [default: http://localhost:8000]
+--quick TEXT | str chat.quick
+    Send this text, print the reply, and end.
+--no-history | bool chat.no_history
+    Send each text without the earlier turns.
+""".splitlines()
 )
-_URL = Flag(
-    "--url",
-    "list",
-    "Base URL of the server; http:// is the default scheme. mock:// is a model server inside Penstock.",
-    "endpoint.urls",
-    "URL",
-    ("-u",),
-    default="http://localhost:8000",
-    url=True,
-)
-_QUICK = Flag("--quick", "str", "Send this text, print the reply, and end.", "chat.quick", "TEXT")
-_NO_HISTORY = Flag("--no-history", "bool", "Send each text without the earlier turns.", "chat.no_history")
 
 
 def _shared_flags() -> tuple[Flag, ...]:
@@ -66,7 +64,7 @@ COMMAND_LINE = CommandLine(
     "chat",
     "Talk to a model in the terminal. Each reply is shown while it arrives, followed by its time to first token, its "
     "inter-token latency and its tokens.",
-    groups=(Group("Options", (_MODEL, _URL, _QUICK, _NO_HISTORY, *_shared_flags(), HELP)),),
+    groups=(Group("Options", (*_OWN, *_shared_flags(), HELP)),),
     usage=("--model NAME [options]",),
     details="""\
 Requests contain the earlier turns of the conversation. Ctrl-C stops a reply, whose text up to then stays in the conversation;

@@ -11,9 +11,9 @@ import msgspec
 from penstock.cli.exit_status import EXIT_FAILED
 from penstock.comparison.compared_metrics import COMPARED, THROUGHPUTS
 from penstock.errors import UserError
-from penstock.settings.command_line import HELP, CommandLine
+from penstock.settings.command_line import CommandLine, options
 from penstock.settings.flag_values import ParsedArguments
-from penstock.settings.flags import GROUPS, UNSUPPORTED_FLAGS, Flag, Group, Positional
+from penstock.settings.flags import GROUPS, UNSUPPORTED_FLAGS, Positional
 
 if TYPE_CHECKING:
     from penstock.comparison.compare_pairs import Comparison
@@ -32,42 +32,17 @@ their number (Holm), because one interval in twenty excludes 0 by chance; a * ma
 whose corrected verdict is noise. Percentiles, and metrics that follow from a tested one, have no verdict. The report shows
 the certificates of the runs, and draws no conclusion from a run that is INVALID.
 """,
-    groups=(
-        Group(
-            "Options",
-            (
-                Flag("--json", "bool", "Print the comparison as JSON instead of a table.", "json"),
-                Flag(
-                    "--metric",
-                    "enum",
-                    "Primary metric, whose mean is tested without correction.",
-                    "metric",
-                    "NAME",
-                    default="time_to_first_token; request_latency if nothing is streamed",
-                    choices=COMPARED,
-                    penstock_only=True,
-                ),
-                Flag(
-                    "--fail-if",
-                    "list",
-                    "Exit with status 1 if B differs from A by this much, for example 'p99 time_to_first_token>5%'. Repeat "
-                    "it for more.",
-                    "fail_if",
-                    "CONDITION",
-                    comma_separated=True,
-                ),
-                Flag(
-                    "--html",
-                    "path",
-                    "Write the comparison of two runs as a page to this file.",
-                    "html_file",
-                    "FILE",
-                    penstock_only=True,
-                ),
-                HELP,
-            ),
-        ),
-    ),
+    groups=options(f"""
+--json | bool json
+    Print the comparison as JSON instead of a table.
+--metric NAME | enum metric penstock_only choices={"|".join(COMPARED)}
+    Primary metric, whose mean is tested without correction.
+    [default: time_to_first_token; request_latency if nothing is streamed]
+--fail-if CONDITION | list fail_if comma_separated
+    Exit with status 1 if B differs from A by this much, for example 'p99 time_to_first_token>5%'. Repeat it for more.
+--html FILE | path html_file penstock_only
+    Write the comparison of two runs as a page to this file.
+"""),
     positionals=(
         Positional("RUN_A", "the artifact folder of the first run", "runs.first", required=False),
         Positional("RUN_B", "the artifact folder of the second run", "runs.second", required=False),

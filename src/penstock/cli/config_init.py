@@ -8,37 +8,27 @@ import re
 import sys
 
 from penstock.errors import UserError
-from penstock.settings.command_line import HELP, CommandLine
+from penstock.settings.command_line import CommandLine, options
 from penstock.settings.config.templates import TEMPLATES, template_text
 from penstock.settings.flag_values import ParsedArguments
-from penstock.settings.flags.flag import Flag, Group
 
 __all__ = ["COMMAND_LINE", "run"]
 
 COMMAND_LINE = CommandLine(
     "config init",
     "Print a configuration file with comments. It can be run as it is: its server is mock://, inside Penstock.",
-    groups=(
-        Group(
-            "Options",
-            (
-                Flag(
-                    "--template",
-                    "enum",
-                    "The load to begin with.",
-                    "template",
-                    aliases=("-t",),
-                    choices=tuple(TEMPLATES),
-                    default="minimal",
-                ),
-                Flag("--list", "bool", "List the templates.", "list", aliases=("-l",)),
-                Flag("--model", "str", "Name of the model in the file.", "model", "NAME", aliases=("-m",)),
-                Flag("--url", "str", "URL of the server in the file.", "url", "URL", aliases=("-u",), url=True),
-                Flag("--output", "path", "Write to this file, which must be new.", "output", "FILE", aliases=("-o",)),
-                HELP,
-            ),
-        ),
-    ),
+    groups=options(f"""
+--template, -t | enum template choices={"|".join(TEMPLATES)}
+    The load to begin with. [default: minimal]
+--list, -l | bool list
+    List the templates.
+--model, -m NAME | str model
+    Name of the model in the file.
+--url, -u URL | str url url
+    URL of the server in the file.
+--output, -o FILE | path output
+    Write to this file, which must be new.
+"""),
     exit_statuses=(("0", "the file was printed or written"), ("2", "the file exists or cannot be written")),
     examples=(
         ("Print the smallest file", "config init"),

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from penstock.cli.exit_status import EXIT_FAILED
 from penstock.cli.terminal import aligned, print_json
-from penstock.settings.command_line import HELP, CommandLine
+from penstock.settings.command_line import CommandLine, options
 from penstock.settings.flag_values import ParsedArguments
-from penstock.settings.flags.flag import Flag, Group, Positional
+from penstock.settings.flags.flag import Positional
 
 if TYPE_CHECKING:
     from penstock.telemetry.explain import Evidence, Explanation
@@ -17,18 +17,16 @@ if TYPE_CHECKING:
 __all__ = ["COMMAND_LINE", "run"]
 
 _DEFAULT = 10
-_OPTIONS = Group(
-    "Options",
-    (
-        Flag("--slowest", "int", "Number of requests to show.", "slowest", "N", default=str(_DEFAULT), ge=1),
-        Flag("--json", "bool", "Print the result as JSON.", "json"),
-        HELP,
-    ),
-)
+_OPTIONS = f"""
+--slowest | count slowest
+    Number of requests to show. [default: {_DEFAULT}]
+--json | bool json
+    Print the result as JSON.
+"""
 COMMAND_LINE = CommandLine(
     "explain",
     "Show the slowest requests of a run beside the state of server, network and client.",
-    groups=(_OPTIONS,),
+    groups=options(_OPTIONS),
     positionals=(Positional("RUN", "the run's artifact folder", "folder"),),
     details="""\
 The rows are the slowest requests in order of time, with the server's queue and cache while each waited for its first content

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from penstock.errors import UserError
 from penstock.extras import require_extra
 from penstock.plural import counted
-from penstock.settings.command_line import HELP, CommandLine
+from penstock.settings.command_line import CommandLine, options
 from penstock.settings.flag_values import ParsedArguments
-from penstock.settings.flags.flag import Flag, Group
 
 if TYPE_CHECKING:
     from penstock.gateway.resources.config import GatewayConfig
@@ -19,47 +18,24 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMAND_LINE", "load_config", "run"]
 
-_OPTIONS = Group(
-    "Options",
-    (
-        Flag(
-            "--resources",
-            "path",
-            "Resource file: provider keys, models, caller keys, guardrails and limits (format version 1).",
-            "resources",
-            "FILE",
-        ),
-        Flag(
-            "--config",
-            "path",
-            "Configuration file: listeners, workers, timeouts and ledger; every field has a default.",
-            "config",
-            "FILE",
-        ),
-        Flag(
-            "--port",
-            "int",
-            "Port to listen on, instead of the configured one; 0 chooses a free port.",
-            "port",
-            "PORT",
-            ge=0,
-            le=65535,
-        ),
-        Flag("--host", "str", "Address to listen on, instead of the configured one.", "host", "ADDRESS"),
-        Flag(
-            "--take-over",
-            "bool",
-            "Take the port from the gateway that uses it. That one finishes its requests, and no connection is lost.",
-            "take_over",
-        ),
-        Flag("--demo", "bool", "Serve a mock model with a new caller key.", "demo"),
-        HELP,
-    ),
-)
+_OPTIONS = """
+--resources FILE | path resources
+    Resource file: provider keys, models, caller keys, guardrails and limits (format version 1).
+--config FILE | path config
+    Configuration file: listeners, workers, timeouts and ledger; every field has a default.
+--port PORT | int port ge=0 le=65535
+    Port to listen on, instead of the configured one; 0 chooses a free port.
+--host ADDRESS | str host
+    Address to listen on, instead of the configured one.
+--take-over | bool take_over
+    Take the port from the gateway that uses it. That one finishes its requests, and no connection is lost.
+--demo | bool demo
+    Serve a mock model with a new caller key.
+"""
 COMMAND_LINE = CommandLine(
     "gateway",
     "Serve language models behind caller keys, aliases, guardrails, limits and a usage ledger.",
-    groups=(_OPTIONS,),
+    groups=options(_OPTIONS),
     usage=("--resources FILE [--config FILE]", "--demo [--port PORT]", "validate FILE [--config FILE]"),
     details="""\
 `validate FILE` checks a resource file, with --config also the configuration, and prints every error.

@@ -6,21 +6,19 @@ import os
 
 from penstock.cli.gateway import require_gateway_packages
 from penstock.errors import UserError
-from penstock.settings.command_line import HELP, CommandLine
+from penstock.settings.command_line import CommandLine, options
 from penstock.settings.flag_values import ParsedArguments
-from penstock.settings.flags.flag import Flag, Group, Positional
+from penstock.settings.flags.flag import Positional
 
 __all__ = ["COMMAND_LINE", "run"]
 
 COMMAND_LINE = CommandLine(
     "gateway validate",
     "Read a resource file, and with --config also the configuration, and print every error in them.",
-    groups=(
-        Group(
-            "Options",
-            (Flag("--config", "path", "Configuration file with which the gateway will run.", "config", "FILE"), HELP),
-        ),
-    ),
+    groups=options("""
+--config FILE | path config
+    Configuration file with which the gateway will run.
+"""),
     positionals=(Positional("FILE", "the resource file to check", "file"),),
     exit_statuses=(("0", "the files have no error"), ("2", "a file has errors or cannot be read")),
     examples=(

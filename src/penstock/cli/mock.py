@@ -10,7 +10,7 @@ from penstock.mock_server.options import OPTIONS
 from penstock.plural import counted
 from penstock.settings.command_line import HELP, CommandLine
 from penstock.settings.flag_values import ParsedArguments
-from penstock.settings.flags.flag import Flag, Group
+from penstock.settings.flags.flag import Flag, Group, read_groups
 
 __all__ = ["COMMAND_LINE", "run"]
 
@@ -49,37 +49,23 @@ Serve a mock model over OpenAI-compatible APIs, with generated replies at exactl
 and /stop_profile as in vLLM. A request can change options for itself with a header: X-Mock: ttft=50;itl=5
 """,
     groups=(
-        Group(
-            "Address",
-            (
-                Flag("--host", "str", "Address to listen on.", "host", "HOST", default="127.0.0.1"),
-                Flag(
-                    "--port",
-                    "int",
-                    "Port to listen on; 0 chooses a free port.",
-                    "port",
-                    "N",
-                    default="8000",
-                    ge=0,
-                    le=65535,
-                ),
-            ),
-        ),
+        *read_groups("""\
+Address
+--host HOST | str host
+    Address to listen on. [default: 127.0.0.1]
+--port N | int port ge=0 le=65535
+    Port to listen on; 0 chooses a free port. [default: 8000]
+"""),
         *(Group(title, _behaviour_flags(name)) for name, title in _GROUPS.items()),
-        Group(
-            "Request log",
-            (
-                Flag(
-                    "--log",
-                    "path",
-                    "Write one JSON line per request to this file, when the request ends.",
-                    "log",
-                    "FILE",
-                ),
-                Flag("--log-writes", "bool", "Add the time of every token to the log.", "log_writes"),
-                Flag("--log-hash", "bool", "Add the SHA-256 of each request's body to the log.", "log_hash"),
-            ),
-        ),
+        *read_groups("""\
+Request log
+--log FILE | path log
+    Write one JSON line per request to this file, when the request ends.
+--log-writes | bool log_writes
+    Add the time of every token to the log.
+--log-hash | bool log_hash
+    Add the SHA-256 of each request's body to the log.
+"""),
         Group("Help", (HELP,)),
     ),
     usage=("[--port N] [--ttft MS] [--itl MS] [--tokens N] [options]",),

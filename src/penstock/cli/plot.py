@@ -9,41 +9,25 @@ from typing import Any
 from penstock.errors import UserError
 from penstock.extras import require_extra
 from penstock.plural import counted
-from penstock.settings.command_line import HELP, CommandLine
+from penstock.settings.command_line import CommandLine, options
 from penstock.settings.flag_values import ParsedArguments
-from penstock.settings.flags.flag import Flag, Group, Positional
+from penstock.settings.flags.flag import Positional
 
 __all__ = ["COMMAND_LINE", "run"]
 
 _FORMATS = ("png", "svg")
-_OPTIONS = Group(
-    "Options",
-    (
-        Flag("--paths", "list", "The same as RUN, as in AIPerf.", "runs", "RUN"),
-        Flag(
-            "--output-dir",
-            "path",
-            "Write the charts into this folder; with several runs, into a subfolder for each.",
-            "output_dir",
-            "FOLDER",
-            default="RUN/plots",
-        ),
-        Flag(
-            "--format",
-            "list",
-            "Formats of the files: png, svg.",
-            "formats",
-            "FORMAT",
-            default="png,svg",
-            comma_separated=True,
-        ),
-        HELP,
-    ),
-)
+_OPTIONS = """
+--paths RUN | list runs
+    The same as RUN, as in AIPerf.
+--output-dir FOLDER | path output_dir
+    Write the charts into this folder; with several runs, into a subfolder for each. [default: RUN/plots]
+--format FORMAT | list formats comma_separated
+    Formats of the files: png, svg. [default: png,svg]
+"""
 COMMAND_LINE = CommandLine(
     "plot",
     "Write the charts of a run as PNG and SVG, without a browser.",
-    groups=(_OPTIONS,),
+    groups=options(_OPTIONS),
     positionals=(Positional("RUN", "the artifact folders of runs or sweeps", "runs", repeated=True),),
     usage=("RUN... [options]",),
     details="""\

@@ -25,53 +25,30 @@ from penstock.gateway.ledger.ledger import (
 )
 from penstock.gateway.observe.printable import escape_nonprintable
 from penstock.secrets import redact_url
-from penstock.settings.command_line import HELP, CommandLine
+from penstock.settings.command_line import CommandLine, options
 from penstock.settings.flag_values import ParsedArguments
-from penstock.settings.flags.flag import Flag, Group
 
 __all__ = ["COMMAND_LINE", "LEDGER", "ledger_url", "parse_time", "run"]
 
-LEDGER = Flag(
-    "--ledger",
-    "str",
-    "The gateway's ledger: sqlite:///FILE, sqlite:////ABSOLUTE/FILE or postgresql://...",
-    "ledger",
-    "URL",
-    default=f"PENSTOCK_LEDGER, else {DEFAULT_URL}",
-    url=True,
-)
-_OPTIONS = Group(
-    "Options",
-    (
-        LEDGER,
-        Flag(
-            "--by",
-            "str",
-            "Group by any of key, team, model and day, separated by commas, or by none.",
-            "by",
-            "DIMENSIONS",
-            default=",".join(DEFAULT_DIMENSIONS),
-        ),
-        Flag(
-            "--since",
-            "str",
-            "Count from this time on: a date (2026-06-01), a time (2026-06-01T12:00), or an age (30m, 24h, 7d, 4w).",
-            "since",
-            "WHEN",
-        ),
-        Flag(
-            "--until",
-            "str",
-            "Count up to this time, in the same formats; a date includes the whole day.",
-            "until",
-            "WHEN",
-        ),
-        Flag("--key", "list", "Count only this caller key, by its name or id; repeatable.", "keys", "NAME"),
-        Flag("--model", "list", "Count only this alias; repeatable.", "models", "ALIAS"),
-        Flag("--json", "bool", "Print one JSON object instead of a table.", "json"),
-        HELP,
-    ),
-)
+LEDGER = f"""
+--ledger URL | str ledger url
+    The gateway's ledger: sqlite:///FILE, sqlite:////ABSOLUTE/FILE or postgresql://...
+    [default: PENSTOCK_LEDGER, else {DEFAULT_URL}]
+"""
+_OPTIONS = f"""{LEDGER}
+--by DIMENSIONS | str by
+    Group by any of key, team, model and day, separated by commas, or by none. [default: {",".join(DEFAULT_DIMENSIONS)}]
+--since WHEN | str since
+    Count from this time on: a date (2026-06-01), a time (2026-06-01T12:00), or an age (30m, 24h, 7d, 4w).
+--until WHEN | str until
+    Count up to this time, in the same formats; a date includes the whole day.
+--key NAME | list keys
+    Count only this caller key, by its name or id; repeatable.
+--model ALIAS | list models
+    Count only this alias; repeatable.
+--json | bool json
+    Print one JSON object instead of a table.
+"""
 COMMAND_LINE = CommandLine(
     "usage",
     """\
@@ -80,7 +57,7 @@ are refused requests, failed requests and callers that disconnected; requests bl
 Reasoning tokens are part of the output, cached tokens are part of the input. "estimated" is the share of tokens that no
 upstream reported. A request appears about a second after it has ended.
 """,
-    groups=(_OPTIONS,),
+    groups=options(_OPTIONS),
     usage=("[OPTIONS]", "purge --before WHEN [--ledger URL]"),
     details="""\
 `purge --before WHEN` deletes the older entries from the ledger.

@@ -6,31 +6,18 @@ from penstock.cli.usage import LEDGER, ledger_url, parse_time
 from penstock.errors import UserError
 from penstock.gateway.ledger.ledger import open_ledger, purge_all
 from penstock.plural import counted
-from penstock.settings.command_line import HELP, CommandLine
+from penstock.settings.command_line import CommandLine, options
 from penstock.settings.flag_values import ParsedArguments
-from penstock.settings.flags.flag import Flag, Group
 
 __all__ = ["COMMAND_LINE", "run"]
 
 COMMAND_LINE = CommandLine(
     "usage purge",
     "Delete the entries of requests that arrived before a time from the gateway's usage ledger.",
-    groups=(
-        Group(
-            "Options",
-            (
-                Flag(
-                    "--before",
-                    "str",
-                    "Delete what is older: a date (2026-06-01), a time (2026-06-01T12:00) or an age (90d).",
-                    "before",
-                    "WHEN",
-                ),
-                LEDGER,
-                HELP,
-            ),
-        ),
-    ),
+    groups=options(f"""
+--before WHEN | str before
+    Delete what is older: a date (2026-06-01), a time (2026-06-01T12:00) or an age (90d).
+{LEDGER}"""),
     details="""\
 A running gateway may use the ledger meanwhile. SQLite reuses the freed space, but does not shrink the file. The setting
 ledger.retention_days in gateway.yaml deletes old entries regularly.

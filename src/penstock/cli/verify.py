@@ -10,28 +10,27 @@ import msgspec
 from penstock.cli.exit_status import EXIT_FAILED
 from penstock.cli.terminal import print_json
 from penstock.errors import UserError
-from penstock.settings.command_line import HELP, CommandLine
+from penstock.settings.command_line import CommandLine, options
 from penstock.settings.flag_values import ParsedArguments
-from penstock.settings.flags.flag import Flag, Group, Positional
+from penstock.settings.flags.flag import Positional
 
 if TYPE_CHECKING:
     from penstock.records.verify import Verdict
 
 __all__ = ["COMMAND_LINE", "run"]
 
-_OPTIONS = Group(
-    "Options",
-    (
-        Flag("--against", "path", "Compare the bodies with this file or folder.", "against", "FILE"),
-        Flag("--custom-dataset-type", "str", "Format of FILE, if it is not detected.", "format", "FORMAT"),
-        Flag("--json", "bool", "Print the result as JSON.", "json"),
-        HELP,
-    ),
-)
+_OPTIONS = """
+--against FILE | path against
+    Compare the bodies with this file or folder.
+--custom-dataset-type FORMAT | str format
+    Format of FILE, if it is not detected.
+--json | bool json
+    Print the result as JSON.
+"""
 COMMAND_LINE = CommandLine(
     "verify",
     "Check that a run sent exactly the request bodies that it recorded.",
-    groups=(_OPTIONS,),
+    groups=options(_OPTIONS),
     positionals=(Positional("RUN", "the run's artifact folder", "folder"),),
     details="""\
 The record of each request contains the SHA-256 of the body that was written to the socket. This command reads the bodies

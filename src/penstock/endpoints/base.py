@@ -14,10 +14,10 @@ import orjson
 from penstock.datasets.conversation import Turn
 from penstock.endpoints.reply import Reply
 from penstock.endpoints.reply_errors import unexpected_stream
-from penstock.settings.endpoint_types import DEFAULT, Declaration
+from penstock.settings.endpoint_types import DEFAULT, Declaration, load_endpoint
 from penstock.settings.schema import EndpointSettings
 
-__all__ = ["NO_HISTORY", "Declaration", "Endpoint", "History"]
+__all__ = ["NO_HISTORY", "Declaration", "Endpoint", "History", "endpoint_named"]
 
 
 class History(msgspec.Struct):
@@ -76,3 +76,12 @@ class Endpoint(Protocol):
     def read_body(self, body: bytes) -> Reply:
         """Parse an unstreamed body."""
         ...
+
+
+def endpoint_named(name: str, settings: EndpointSettings | None = None) -> Endpoint:
+    """Return a new endpoint. If it has a method `configure`, call it with the settings, if there are any."""
+    loaded: Endpoint = load_endpoint(name)
+    configure = getattr(loaded, "configure", None)
+    if configure is not None and settings is not None:
+        configure(settings)
+    return loaded

@@ -36,32 +36,6 @@ KEPT_HEADERS = frozenset((b"x-mock", b"x-request-id", b"x-correlation-id", b"exp
 
 
 class Connection:
-    __slots__ = (
-        "active",
-        "ancillary",
-        "body",
-        "closed",
-        "closing",
-        "expects_continue",
-        "fd",
-        "hasher",
-        "headers",
-        "idle_since",
-        "number",
-        "parser",
-        "received",
-        "receiving",
-        "recv",
-        "send",
-        "server",
-        "shut_down",
-        "sock",
-        "unsent",
-        "unsent_bytes",
-        "url",
-        "writer_added",
-    )
-
     def __init__(self, server: Server, sock: socket.socket, number: int) -> None:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

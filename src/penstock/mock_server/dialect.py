@@ -1,6 +1,6 @@
 """The base class of the API dialects. A dialect parses a request and renders its reply; it does no I/O.
 
-A new dialect is one file like `mock.chat` and one entry in `mock.registry`.
+A new dialect is one file like `mock.chat` and one entry in `mock_server.dialect_table`.
 
 The server caches rendered bytes and sends them again for other requests. They may depend only on the behaviour and on
 the fields in `PlannedReply.cache_key`. Two things differ with every reply. A dialect writes `ID_PLACEHOLDER` for the id
@@ -101,21 +101,6 @@ class ParsedRequest(msgspec.Struct):
 
 class PlannedReply:
     """The content of a reply, decided before a byte of it is rendered."""
-
-    __slots__ = (
-        "behaviour",
-        "cached_tokens",
-        "finish_reason",
-        "kind",
-        "prompts",
-        "reasoning",
-        "request",
-        "sends_chunk_usage",
-        "sends_usage",
-        "token_limit",
-        "tokens",
-        "variant",
-    )
 
     def __init__(self, request: ParsedRequest, behaviour: Behaviour, variant: int, *, has_output_kinds: bool) -> None:
         self.request = request

@@ -35,37 +35,6 @@ def time_since(arrived_ns: int) -> tuple[int, int]:
 
 
 class MockRequest:
-    __slots__ = (
-        "arrived_ns",
-        "base_ns",
-        "blocked_writes",
-        "body",
-        "connection",
-        "end_due_ns",
-        "ended",
-        "ended_ns",
-        "fault",
-        "first_write_ns",
-        "has_slot",
-        "headers",
-        "keep_alive",
-        "kernel_stamped",
-        "method",
-        "number",
-        "parse_error",
-        "paused",
-        "planned",
-        "queue_ns",
-        "sha256",
-        "status",
-        "step",
-        "steps",
-        "tokens",
-        "url",
-        "write_ns",
-        "write_tokens",
-    )
-
     def __init__(
         self, connection: Connection, method: bytes, url: bytes, headers: dict[bytes, bytes], *, keep_alive: bool
     ) -> None:

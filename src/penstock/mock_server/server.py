@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from penstock.errors import UserError
-from penstock.mock_server import registry
+from penstock.mock_server import dialect_table
 from penstock.mock_server.behaviour import Behaviour, read_header
 from penstock.mock_server.compiled_behaviour import CompiledBehaviour, Delivery
 from penstock.mock_server.connection import Connection
@@ -177,7 +177,7 @@ class Server:
 
     def _find_route(self, url: bytes) -> Route:
         path = url.partition(b"?")[0].decode("latin-1").rstrip("/")
-        route: Route = registry.find_dialect(path)
+        route: Route = dialect_table.find_dialect(path)
         if path.endswith("/models"):
             route = "models"
         elif path.endswith("/health"):
@@ -214,7 +214,7 @@ class Server:
             request.arrived_ns = time_ns()
             self._send_error(request, 400, request.parse_error)
         elif route is None:
-            paths = ", ".join([dialect.base + dialect.path for dialect in registry.DIALECTS])
+            paths = ", ".join([dialect.base + dialect.path for dialect in dialect_table.DIALECTS])
             self._send_error(request, 404, f"there is no {path} here: the mock serves {paths}, /v1/models and /health")
         elif not isinstance(route, str):
             self._send_error(request, 405, f"{path} takes POST, not {method}", allow="POST")

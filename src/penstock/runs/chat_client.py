@@ -17,8 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.datasets.conversation import Turn
-from penstock.endpoints.base import History
-from penstock.endpoints.registry import endpoint as endpoint_named
+from penstock.endpoints.base import History, endpoint_named
 from penstock.endpoints.reply import Reply
 from penstock.errors import UserError
 from penstock.metrics.measure import measure

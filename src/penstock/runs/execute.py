@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import msgspec
 
 from penstock.datasets import load as datasets
-from penstock.endpoints.registry import endpoint as endpoint_named
+from penstock.endpoints.base import endpoint_named
 from penstock.errors import RunError, UserError
 from penstock.records.log import FAILURES, INTERRUPTED, STOP_RULE, UNTIL, LoggedData, LoggedPoint, LoggedResume
 from penstock.runs import registry

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from penstock.datasets.load import Dataset
-from penstock.endpoints.registry import endpoint as endpoint_named
+from penstock.endpoints.base import endpoint_named
 from penstock.errors import UserError
 from penstock.records.header import RunHeader
 from penstock.records.log import LoggedPhase, LoggedResume, RunLog

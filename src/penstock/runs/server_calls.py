@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from penstock.endpoints.registry import endpoint as endpoint_named
+from penstock.endpoints.base import endpoint_named
 from penstock.errors import UserError
 from penstock.runs.companion import Companion
 from penstock.runs.prepare import Prepared

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from penstock.endpoints.base import Endpoint
-from penstock.endpoints.registry import endpoint as endpoint_named
+from penstock.endpoints.base import Endpoint, endpoint_named
 from penstock.metrics.certificate import certify
 from penstock.metrics.summary import Summary
 from penstock.plural import counted

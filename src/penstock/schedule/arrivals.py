@@ -8,6 +8,7 @@ same times together. Random processes are in `schedule.random_arrivals`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 from itertools import count
 from typing import Protocol
 
@@ -15,8 +16,9 @@ import msgspec
 
 from penstock.schedule.conversations import Conversations
 from penstock.schedule.share import Share
+from penstock.settings.arrival_patterns import ARRIVAL_PATTERNS
 
-__all__ = ["Arrivals", "Constant", "Continued", "ContinuedRecording", "Recorded"]
+__all__ = ["Arrivals", "Constant", "Continued", "ContinuedRecording", "Recorded", "arrival_process"]
 
 _SECOND = 1_000_000_000
 
@@ -27,6 +29,13 @@ class Arrivals(Protocol):
 
         None means that the next time is not known yet: ask again later. The iterator ends after the last arrival."""
         ...
+
+
+def arrival_process(name: str, rate: float, **options: float) -> Arrivals:
+    """Return the process for a name of `settings.arrival_patterns`."""
+    module, _, attribute = ARRIVAL_PATTERNS[name].partition(":")
+    process: Arrivals = getattr(import_module(module), attribute)(rate, **options)
+    return process
 
 
 class Constant(msgspec.Struct, frozen=True, tag="constant"):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.schedule.arrivals import Arrivals, Recorded
+from penstock.schedule.arrivals import Arrivals, Recorded, arrival_process
 from penstock.schedule.limits import Fixed, Limit, LinearRamp
 from penstock.schedule.phase import Cancellation, Phase
-from penstock.schedule.registry import arrival_process
 from penstock.schedule.server_assignment import EachServer, RoundRobin
 from penstock.schedule.turn_timing import AfterReply, AtArrivals, AtRecordedTimes, PerUser, TurnTiming
 from penstock.schedule.users import UserArrivals

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.settings.flags.flag import Flag, Group, Positional, UnsupportedFlag
+from penstock.settings.flags.flag import Flag, Group, Positional, UnsupportedFlag, read_flags
 
-__all__ = ["HELP", "CommandLine"]
+__all__ = ["HELP", "CommandLine", "options"]
 
 HELP = Flag("--help", "bool", "Print this text.", aliases=("-h",))
 """The flag --help of every command. `main` looks for it before parsing, so that it works on a command line with mistakes."""
+
+
+def options(table: str) -> tuple[Group, ...]:
+    """Return the group of options of a command: the rows of the table and --help."""
+    return (Group("Options", (*read_flags(table.splitlines()), HELP)),)
 
 
 class CommandLine(NamedTuple):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import uvloop
 
-from penstock.endpoints.registry import endpoint
+from penstock.endpoints.base import endpoint_named
 from penstock.processes import end_with_parent, parent_watch, raise_descriptor_limit
 from penstock.schedule.share import Share
 from penstock.workers.describe_failure import describe_failure
@@ -47,7 +47,7 @@ def run_child(
     resolved: Sequence[Target] = made_targets or ()
     try:
         if made_targets is None:
-            made = endpoint(job.settings.type, job.settings)
+            made = endpoint_named(job.settings.type, job.settings)
             resolved = targets(job.settings, made.request_path(job.settings), made.declaration)
         loop = uvloop.new_event_loop()
         asyncio.set_event_loop(loop)

@@ -20,7 +20,7 @@ from itertools import takewhile
 from time import monotonic_ns
 from typing import Any
 
-from penstock.endpoints.registry import endpoint
+from penstock.endpoints.base import endpoint_named
 from penstock.endpoints.reply import Reply
 from penstock.errors import RunError
 from penstock.records.interpret import InFlight
@@ -108,7 +108,7 @@ class Worker:
         self._report = WorkerReport(worker=self._number)
         self._payloads = PayloadStore(job.log, job.files)
         self._conversations = StoredConversations(self._payloads, job.sampling, job.seed, growing=job.growing)
-        self._endpoint = endpoint(job.settings.type, job.settings)
+        self._endpoint = endpoint_named(job.settings.type, job.settings)
         self._bodies = BodyBuilder(job.log, self._payloads, self._endpoint, job.settings, self._number)
         hidden = secret_values(job.settings.headers, job.settings.api_key, job.settings.urls)
         self._replies: ReplyWriter | None = None
