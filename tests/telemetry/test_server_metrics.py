@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import socket
 
 import pytest
@@ -96,6 +97,19 @@ def test_endpoint_without_samples_is_scraped_until_it_has_some() -> None:
         found = [scraper.collect() for _ in pages]
         scraper.close()
     assert [observation.values.get("page") for (observation,) in found] == [None, None, "requests 3\n"]
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_page_over_five_megabytes_is_refused(compressed: bool) -> None:
+    page = b"".join(b'requests{id="%d"} 1\n' % n for n in range(300_000))
+    reply = HttpReply(gzip.compress(page, 1), headers={"Content-Encoding": "gzip"}) if compressed else HttpReply(page)
+    with HttpServer(lambda *_: reply) as server:
+        url = f"{server.url}/metrics"
+        origin = Origin("127.0.0.1", server.port, socket.AF_INET, ("127.0.0.1", server.port), None)
+        scraper = Scraper(SOURCE, [MetricsUrl(url, origin, "/metrics")])
+        (observation,) = scraper.collect()
+        scraper.close()
+    assert f"more than {'5,000,000 bytes' if compressed else '5 MB'}" in observation.values["error"]
 
 
 def test_quantiles_of_a_histogram_are_interpolated() -> None:

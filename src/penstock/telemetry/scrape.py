@@ -23,6 +23,8 @@ from penstock.wire.one_shot import KeptConnections, RequestFailed
 __all__ = ["MetricsUrl", "Observation", "PageHistory", "Scraper"]
 
 _TIMEOUT_S = 2.0
+_MAX_PAGE_BYTES = 5_000_000
+"""Larger pages would slow the run down and fill its log: vLLM's have 100 kB."""
 _HEADERS = (("Accept", "text/plain;version=0.0.4"),)
 
 
@@ -116,7 +118,9 @@ class Scraper:
     async def _scrape(self, url: MetricsUrl) -> Observation:
         sent = monotonic_ns()
         try:
-            reply = await self._connections.get(url.origin, url.target, timeout_s=_TIMEOUT_S, headers=_HEADERS)
+            reply = await self._connections.get(
+                url.origin, url.target, timeout_s=_TIMEOUT_S, headers=_HEADERS, max_bytes=_MAX_PAGE_BYTES
+            )
         except RequestFailed as error:
             return self._failed(url, sent, str(error))
         if reply.status != 200:

@@ -10,14 +10,14 @@ Each request has a connection and a read buffer of its own, so it does not distu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from time import monotonic_ns
 from typing import NamedTuple
 
 from penstock import __version__
 from penstock.wire.clock import Clock
 from penstock.wire.connection import Origin
-from penstock.wire.content_encoding import BadCoding, decoded
+from penstock.wire.content_encoding import LARGEST, BadCoding, decoded
 from penstock.wire.exchange import Exchange, WireError
 from penstock.wire.http1 import request_head
 from penstock.wire.pool import Pool
@@ -27,6 +27,8 @@ __all__ = ["KeptConnections", "RequestFailed", "Response", "send", "send_blockin
 
 _CHECK_S = 1.0
 """Time between checks for a lost connection that the event loop does not report."""
+_SIZE_CHECK_S = 0.02
+"""Time between checks of the size of a reply that has a limit."""
 _WITHOUT_BODY = ("GET", "OPTIONS", "DELETE")
 """Methods of requests that need no Content-Length if they have no body."""
 
@@ -78,14 +80,20 @@ class KeptConnections:
         self._pools: dict[Origin, Pool] = {}
 
     async def get(
-        self, origin: Origin, target: str, *, timeout_s: float, headers: Iterable[tuple[str, str]] = ()
+        self,
+        origin: Origin,
+        target: str,
+        *,
+        timeout_s: float,
+        headers: Iterable[tuple[str, str]] = (),
+        max_bytes: int | None = None,
     ) -> Response:
-        """Send a GET request as `send` does."""
+        """Send a GET request as `send` does. A reply of more than `max_bytes` is not read to its end, and fails."""
         pool = self._pools.get(origin)
         if pool is None:
             loop = asyncio.get_running_loop()
             pool = self._pools[origin] = Pool(loop, origin, Clock(), WireStats(), private_buffers=True)
-        return await _exchange(pool, origin, _request(origin, "GET", target, headers, b""), timeout_s)
+        return await _exchange(pool, origin, _request(origin, "GET", target, headers, b""), timeout_s, max_bytes)
 
     def close(self) -> None:
         for pool in self._pools.values():
@@ -93,7 +101,9 @@ class KeptConnections:
         self._pools.clear()
 
 
-async def _exchange(pool: Pool, origin: Origin, request: bytes, timeout_s: float) -> Response:
+async def _exchange(
+    pool: Pool, origin: Origin, request: bytes, timeout_s: float, max_bytes: int | None = None
+) -> Response:
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def on_end(exchange: Exchange) -> None:
@@ -102,12 +112,18 @@ async def _exchange(pool: Pool, origin: Origin, request: bytes, timeout_s: float
             ended.set_result(None)
 
     exchange = Exchange(request, on_end)
+
+    def is_too_large() -> bool:
+        return max_bytes is not None and exchange.bytes_received > max_bytes
+
     pool.start(exchange)
     try:
-        await _wait(ended, pool, timeout_s)
-    finally:  # after the timeout, or if the caller cancels
+        await _wait(ended, pool, timeout_s, _CHECK_S if max_bytes is None else _SIZE_CHECK_S, is_too_large)
+        if is_too_large():
+            raise RequestFailed(_size_error(origin, max_bytes or 0))
+    finally:  # after the timeout, for a reply that is too large, or if the caller cancels
         pool.abort(exchange, _timeout_error(origin, timeout_s))
-    return _response(exchange)
+    return _response(exchange, LARGEST if max_bytes is None else max_bytes)
 
 
 def send_blocking(
@@ -146,11 +162,13 @@ def _request(origin: Origin, method: str, target: str, headers: Iterable[tuple[s
     return request_head(method, target, host_header, given) + b"\r\n" + body
 
 
-async def _wait(ended: asyncio.Future[None], pool: Pool, timeout_s: float) -> None:
-    """Return when the exchange has ended, or after the timeout."""
+async def _wait(
+    ended: asyncio.Future[None], pool: Pool, timeout_s: float, check_s: float, is_too_large: Callable[[], bool]
+) -> None:
+    """Return when the exchange has ended or its reply is too large, or after the timeout."""
     deadline = monotonic_ns() + round(timeout_s * 1e9)
-    while not ended.done() and (left := deadline - monotonic_ns()) > 0:
-        await asyncio.wait({ended}, timeout=min(_CHECK_S, left / 1e9))
+    while not ended.done() and not is_too_large() and (left := deadline - monotonic_ns()) > 0:
+        await asyncio.wait({ended}, timeout=min(check_s, left / 1e9))
         pool.check_resets(monotonic_ns())
 
 
@@ -158,12 +176,16 @@ def _timeout_error(origin: Origin, timeout_s: float) -> WireError:
     return WireError("Timeout", f"{origin.host_port} sent no complete reply within {timeout_s:g} s.", "server")
 
 
-def _response(exchange: Exchange) -> Response:
+def _size_error(origin: Origin, max_bytes: int) -> WireError:
+    return WireError("TooLarge", f"{origin.host_port} sent a reply of more than {max_bytes / 1e6:g} MB.", "server")
+
+
+def _response(exchange: Exchange, largest: int) -> Response:
     if exchange.error is not None:
         raise RequestFailed(exchange.error)
     coding = (exchange.header(b"content-encoding") or b"").strip().lower() or b"identity"
     try:
-        body = decoded(coding, b"".join(exchange.pieces))
+        body = decoded(coding, b"".join(exchange.pieces), largest)
     except BadCoding as error:
         raise RequestFailed(WireError("BadEncoding", str(error), "server")) from None
     return Response(exchange.status, exchange.headers, body)
