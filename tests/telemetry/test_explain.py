@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.records.log import RunLog, RunnerLog, Sample
 from penstock.records.record import Record
 from penstock.telemetry.explain import explain
+from penstock.telemetry.network import NETWORK
 from penstock.telemetry.server_metrics import SOURCE
 from support.runs import write_log
 
@@ -39,12 +42,17 @@ def request(number: int, latency_ms: int, **fields: Any) -> Record:
     )
 
 
-def verdicts(folder: Path, requests: list[Record], queues: list[int] | None = None) -> dict[str, str]:
+def verdicts(
+    folder: Path, requests: list[Record], queues: list[int] | None = None, round_trips: Sequence[int] = ()
+) -> dict[str, str]:
     path = write_log(folder, requests)
     log = RunnerLog(path)
     for number, queue in enumerate(queues or ()):
         page = f"vllm:num_requests_waiting {queue}\n"
         log.sample(Sample(SOURCE, (number * 1000 + 5) * MS, {"url": URL, "latency_ns": 1, "page": page}))
+    for number, milliseconds in enumerate(round_trips):
+        at = (number * 1000 + 5) * MS
+        log.sample(Sample(NETWORK, at, {"url": "http://localhost:8000", "rtt_ns": milliseconds * MS}))
     log.close()
     run = RunLog(path)
     explanation = explain(run, count=2)
@@ -70,7 +78,7 @@ def test_queue_that_never_empties_delays_all_requests(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("fields", "name"),
-    [({"rtt_us": 30_000}, "rtt_ms"), ({"retransmits": 2}, "retransmits"), ({"issued": 0}, "client_delay_ms")],
+    [({"retransmits": 2}, "retransmits"), ({"issued": 0}, "client_delay_ms")],
 )
 def test_network_and_client_are_named(tmp_path: Path, fields: dict[str, int], name: str) -> None:
     found = verdicts(tmp_path, with_slow(**fields))
@@ -78,10 +86,27 @@ def test_network_and_client_are_named(tmp_path: Path, fields: dict[str, int], na
     assert [key for key, verdict in found.items() if verdict == "moved"] == [name]
 
 
+def test_network_is_named_if_its_own_connections_took_longer(tmp_path: Path) -> None:
+    found = verdicts(tmp_path, with_slow(), round_trips=[30 if n in (4, 7) else 1 for n in range(10)])
+    assert [key for key, verdict in found.items() if verdict == "moved"] == ["rtt_ms"]
+
+
+def test_time_of_the_server_in_the_round_trip_of_tcp_is_not_called_network_time(tmp_path: Path) -> None:
+    assert "moved" not in verdicts(tmp_path, with_slow(rtt_us=30_000)).values()
+
+
+def test_latency_ends_with_the_last_content_as_in_the_report(tmp_path: Path) -> None:
+    late_end = [msgspec.structs.replace(each, streamed=True, end=each.end + 50 * MS) for each in with_slow()]
+    log = RunLog(write_log(tmp_path, late_end))
+    explanation = explain(log, count=2)
+    log.close()
+    assert [row.latency_ms for row in explanation.slowest] == [90, 90]
+
+
 def test_slowest_and_fastest_are_those_of_all_requests_sorted(tmp_path: Path) -> None:
     """Equal latencies are taken in the order of the log, as a stable sort has them."""
     latencies = [(37 * n) % 23 + 5 for n in range(60)]
-    requests = [request(n, latency, rtt_us=1000 * n) for n, latency in enumerate(latencies)]
+    requests = [request(n, latency, retransmits=n) for n, latency in enumerate(latencies)]
     log = RunLog(write_log(tmp_path, requests))
     explanation = explain(log, count=7)
     log.close()
@@ -92,9 +117,9 @@ def test_slowest_and_fastest_are_those_of_all_requests_sorted(tmp_path: Path) ->
     )
     assert explanation.slow_ms == pytest.approx(sum(record.stamps[0] for record in slow) / 7 / MS)
     assert explanation.fast_ms == pytest.approx(sum(record.stamps[0] for record in fast) / 6 / MS)
-    (rtt,) = [evidence for evidence in explanation.evidence if evidence.name == "rtt_ms"]
-    assert rtt.slow == pytest.approx(sum(record.number for record in slow) / 7)
-    assert rtt.fast == pytest.approx(sum(record.number for record in fast) / 6)
+    (sent_again,) = [evidence for evidence in explanation.evidence if evidence.name == "retransmits"]
+    assert sent_again.slow == pytest.approx(sum(record.number for record in slow) / 7)
+    assert sent_again.fast == pytest.approx(sum(record.number for record in fast) / 6)
 
 
 def test_records_are_not_kept_in_memory(tmp_path: Path) -> None:

@@ -30,8 +30,9 @@ COMMAND_LINE = CommandLine(
     positionals=(Positional("RUN", "the run's artifact folder", "folder"),),
     details="""\
 The rows are the slowest requests in order of time, with the server's queue and cache while each waited for its first content
-(of runs with --server-metrics), the round trip and retransmitted segments of its connection, and the delay that the client
-added. Below, the slowest requests are compared with the fastest tenth: what is higher for the slow ones moved.
+(of runs with --server-metrics), the round trip to the server (of runs with --network-latency-automatic), the retransmitted
+segments of its connection, and the delay that the client added. Below, the slowest requests are compared with the fastest
+tenth: what is higher for the slow ones moved.
 """,
     exit_statuses=(("0", "there are requests to explain"), ("1", "no request succeeded"), ("2", "RUN cannot be read")),
     examples=(
@@ -85,6 +86,8 @@ def _show(explanation: Explanation) -> None:
             print(f"- {_sentence(evidence)}")
     if not explanation.observed_server:
         print("- The server's queue and cache are not known: the run has no metrics of it (--server-metrics).")
+    if not explanation.observed_network:
+        print("- The round trip of the network is not known: the run did not measure it (--network-latency-automatic).")
 
 
 def _sentence(evidence: Evidence) -> str:

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from penstock.records.record import Record
 
-__all__ = ["choice_count", "latency_ns"]
-
-
-def latency_ns(record: Record) -> int:
-    """Return the time from start to the last content of a stream, or to the last byte of any other reply."""
-    if record.streamed and record.stamps:
-        return record.stamps[-1]
-    return record.end - record.start
+__all__ = ["choice_count"]
 
 
 def choice_count(record: Record) -> int:

@@ -112,3 +112,8 @@ class Record(msgspec.Struct, array_like=True):
     """Length of the audio in the request; 0 if there is none or its length is not known."""
     raw_reply: int | None = None
     """Position of the reply in the worker's file of replies, if replies are kept."""
+
+    @property
+    def latency_ns(self) -> int:
+        """The time from the start to the last content of a stream, or to the last byte of any other reply."""
+        return self.stamps[-1] if self.streamed and self.stamps else self.end - self.start

@@ -7,7 +7,6 @@ import os
 import orjson
 
 from penstock.metrics.metric import Measures
-from penstock.metrics.reply_values import latency_ns
 from penstock.metrics.summary import Summary
 from penstock.records.log import LoggedPhase
 from penstock.records.record import Record
@@ -48,7 +47,7 @@ class OutputsJson(DraftSink[Draft]):
             "turn_index": record.turn,
             "x_request_id": record.request_id,
             "request_start_ns": start,
-            "request_end_ns": start + latency_ns(record),
+            "request_end_ns": start + record.latency_ns,
             "metrics": {tag: measures.values[tag] for tag in _METRICS if tag in measures.values},
             "response_text": "\n".join(record.outputs),
         }

@@ -6,7 +6,6 @@ from typing import Any
 
 import orjson
 
-from penstock.metrics.reply_values import latency_ns
 from penstock.records.log import LoggedPhase
 from penstock.records.record import Record
 from penstock.reports.sink import ReportContext
@@ -40,7 +39,7 @@ class RecordMetadata:
         epoch = self._epoch
         start = epoch + record.start
         succeeded = record.failure is None and not record.cancelled
-        end = start + latency_ns(record) if succeeded else epoch + record.end
+        end = start + record.latency_ns if succeeded else epoch + record.end
         correlation = _json(record.correlation_id)
         replied = "" if record.first_byte is None else f',"request_ack_ns":{epoch + record.first_byte}'
         cancelled = f'true,"cancellation_time_ns":{epoch + record.end}' if record.cancelled else "false"

@@ -18,6 +18,7 @@ import numpy as np
 from penstock.records.log import RunLog
 from penstock.records.record import Record
 from penstock.telemetry.concepts import CACHE, QUEUE, RUNNING
+from penstock.telemetry.network import NETWORK
 from penstock.telemetry.scrape import PageHistory
 from penstock.telemetry.server_metrics import SOURCE
 
@@ -80,6 +81,8 @@ class Explanation(msgspec.Struct):
     """Mean latency of the slowest requests and of the fastest tenth."""
     observed_server: bool = False
     """True if the run scraped server metrics."""
+    observed_network: bool = False
+    """True if the run measured the round trip to the servers with connections of its own."""
 
 
 class _Samples:
@@ -127,7 +130,7 @@ class _Latencies:
         self.first_start = 0
         slowest: list[tuple[int, int, Record]] = []
         for number, record in enumerate(records):
-            latency = record.end - record.start
+            latency = record.latency_ns
             self.first_start = min(self.first_start, record.start) if number else record.start
             self.ns.append(latency)
             entry = (latency, number, record)
@@ -143,7 +146,7 @@ class _Latencies:
         limit = int(np.partition(np.asarray(self.ns), count - 1)[count - 1])
         ties = count - sum(latency < limit for latency in self.ns)
         for record in records:
-            latency = record.end - record.start
+            latency = record.latency_ns
             if latency == limit:
                 ties -= 1
             if latency < limit or (latency == limit and ties >= 0):
@@ -157,22 +160,22 @@ def explain(log: RunLog, count: int = 10) -> Explanation:
     latencies = _Latencies(_succeeded(log), count)
     if not latencies.ns:
         return Explanation(0, [], [])
-    servers = _server_samples(log)
+    servers, networks = _server_samples(log), _network_samples(log)
     slow, fast = _Means(), _Means()
     rows = []
     for record in sorted(latencies.slowest, key=lambda record: record.start):
-        evidence = _evidence(record, servers)
+        evidence = _evidence(record, servers, networks)
         slow.add(evidence)
         rows.append(_row(record, latencies.first_start, evidence))
     slow_ms = _mean_ms(latencies.slowest)
     fast_ns = fast_count = 0
     for record in latencies.fastest(_succeeded(log)):
-        fast.add(_evidence(record, servers))
-        fast_ns += record.end - record.start
+        fast.add(_evidence(record, servers, networks))
+        fast_ns += record.latency_ns
         fast_count += 1
     fast_ms = fast_ns / fast_count / 1e6
     compared = [_compare(kind, slow.of(kind.name), fast.of(kind.name), slow_ms - fast_ms) for kind in KINDS]
-    return Explanation(len(latencies.ns), rows, compared, slow_ms, fast_ms, bool(servers))
+    return Explanation(len(latencies.ns), rows, compared, slow_ms, fast_ms, bool(servers), bool(networks))
 
 
 def _succeeded(log: RunLog) -> Iterator[Record]:
@@ -184,7 +187,7 @@ def _row(record: Record, first_start: int, evidence: dict[str, float]) -> SlowRe
     return SlowRequest(
         record.request_id,
         (record.start - first_start) / 1e9,
-        (record.end - record.start) / 1e6,
+        record.latency_ns / 1e6,
         record.stamps[0] / 1e6 if record.stamps else None,
         sum(map(len, record.outputs)),
         evidence,
@@ -192,7 +195,7 @@ def _row(record: Record, first_start: int, evidence: dict[str, float]) -> SlowRe
 
 
 def _mean_ms(records: Sequence[Record]) -> float:
-    return sum(record.end - record.start for record in records) / len(records) / 1e6
+    return sum(record.latency_ns for record in records) / len(records) / 1e6
 
 
 def _server_samples(log: RunLog) -> dict[int, _Samples]:
@@ -216,16 +219,30 @@ def _origin(url: str) -> str:
     return "/".join(url.split("/", 3)[:3])
 
 
-def _evidence(record: Record, servers: dict[int, _Samples]) -> dict[str, float]:
+def _network_samples(log: RunLog) -> dict[int, _Samples]:
+    """Return the round trips to each server by its index in the settings' URLs.
+
+    The smoothed round trip of a request's own connection does not serve here: a server that acknowledges a request with its
+    reply makes its own time part of it."""
+    by_url: dict[str, _Samples] = {}
+    for sample in log.samples():
+        if sample.source == NETWORK and "rtt_ns" in sample.values:
+            samples = by_url.setdefault(_origin(sample.values["url"]), _Samples())
+            samples.times.append(sample.at)
+            samples.values.append({"rtt_ms": sample.values["rtt_ns"] / 1e6})
+    urls = log.header.settings.endpoint.urls
+    return {n: by_url[_origin(url)] for n, url in enumerate(urls) if _origin(url) in by_url}
+
+
+def _evidence(record: Record, servers: dict[int, _Samples], networks: dict[int, _Samples]) -> dict[str, float]:
     values = {"client_delay_ms": max(0, record.start - record.issued - record.connect_ns) / 1e6}
-    if record.rtt_us is not None:
-        values["rtt_ms"] = record.rtt_us / 1000
+    if record.rtt_us is not None:  # the kernel knows the connection
         values["retransmits"] = record.retransmits
-    samples = servers.get(record.url)
-    if samples is not None:
-        until = record.start + record.stamps[0] if record.stamps else record.end
-        found = samples.during(record.start, until)
-        values |= {name: found[name] for name in (QUEUE, RUNNING, CACHE) if name in found}
+    until = record.start + record.stamps[0] if record.stamps else record.end
+    for samples in (servers.get(record.url), networks.get(record.url)):
+        if samples is not None:
+            found = samples.during(record.start, until)
+            values |= {name: found[name] for name in (QUEUE, RUNNING, CACHE, "rtt_ms") if name in found}
     return values
 
 

@@ -42,7 +42,7 @@ class LiveMeasures:
         self.stamps += len(stamps)
         self.coalesced_stamps += len(record.coalesced)
         if sampled:
-            self.latency.add(record.end - record.start)
+            self.latency.add(record.latency_ns)
             if stamps:
                 self.first_content.add(stamps[0])
                 self._add_gaps(stamps)
