@@ -40,8 +40,7 @@ _SHARED = (
     "--system-prompt-file",
 )
 """Flags with the same meaning as in `profile`."""
-_OWN = read_flags(
-    """
+_OWN = read_flags("""
 --model-names, --model, -m NAME | list models comma_separated
     Name of the model (required).
 --url, -u URL | list endpoint.urls url
@@ -51,8 +50,7 @@ _OWN = read_flags(
     Send this text, print the reply, and end.
 --no-history | bool chat.no_history
     Send each text without the earlier turns.
-""".splitlines()
-)
+""")
 
 
 def _shared_flags() -> tuple[Flag, ...]:

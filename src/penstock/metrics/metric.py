@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import msgspec
 
 from penstock.metrics.statistics import Stats, Values
 from penstock.records.record import Record
+from penstock.table_rows import table_rows
 
 if TYPE_CHECKING:
     from penstock.metrics.batch import Batch, CountColumns, MeasureTable
@@ -25,6 +26,7 @@ __all__ = [
     "label",
     "per_request",
     "per_run",
+    "read_metrics",
 ]
 
 Kind = Literal["record", "list", "run"]
@@ -77,6 +79,32 @@ def per_run(
 ) -> Metric:
     """Return a metric of kind `run`. Without an `order`, the console does not show it."""
     return Metric(tag, header, unit, "run", note, table if order else None, order, larger)
+
+
+def read_metrics(table: str, kind: Kind = "record", console: Table = "main") -> tuple[Metric, ...]:
+    """Read a table of metrics: tag, header, unit and the other fields of `Metric`, and the note on the lines below.
+
+    `larger` stands for `larger_is_better=True`. The console shows a metric with an order, in the table `console`.
+    """
+    return tuple(_read_metric(cells, note, kind, console) for cells, note in table_rows(table))
+
+
+def _read_metric(cells: list[str], note: str, kind: Kind, console: Table) -> Metric:
+    tag, header, unit, *rest = cells
+    fields = dict(word.partition("=")[::2] for word in " ".join(rest).split())
+    order = int(fields.get("order", 0))
+    return Metric(
+        tag,
+        header,
+        unit,
+        cast(Kind, fields.get("kind", kind)),
+        note,
+        console if order else None,
+        order,
+        "larger" in fields,
+        cast(Tokens | None, fields.get("needs")),
+        "streamed" in fields,
+    )
 
 
 def label(metric: Metric) -> str:

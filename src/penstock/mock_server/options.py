@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple, get_args
 
+from penstock.table_rows import table_rows
+
 __all__ = ["OPTIONS", "Framing", "Option", "Role", "Thoughts", "UsageSent"]
 
 Framing = Literal["auto", "chunked", "length", "eof"]
@@ -225,20 +227,19 @@ failed K | tokens or off | failed after {} tokens | has_rate
 
 def _read_table(table: str) -> Iterator[Option]:
     group = ""
-    lines = iter(filter(None, table.splitlines()))
-    for line in lines:
-        if " | " not in line:
-            group = line
+    for cells, text in table_rows(table):
+        if len(cells) == 1:
+            group = cells[0]
             continue
-        names, kind, summary, mark = (*line.split(" | "), "")[:4]
+        names, kind, summary, mark = (*cells, "")[:4]
         name, metavar = names.split(" ")
         parse = _PARSERS[kind.removesuffix(" or off")]
         if kind.endswith(" or off"):
             parse = _or_off(parse)
-        yield Option(name, group, parse, metavar, next(lines).strip(), summary, mark == "server_wide")
+        yield Option(name, group, parse, metavar, text, summary, mark == "server_wide")
         if mark == "has_rate":
-            text = f"share of requests with the fault {name} (1)"
-            yield Option(f"{name}_rate", group, _PARSERS["share"], "SHARE", text)
+            rate_text = f"share of requests with the fault {name} (1)"
+            yield Option(f"{name}_rate", group, _PARSERS["share"], "SHARE", rate_text)
 
 
 OPTIONS: tuple[Option, ...] = tuple(_read_table(_TABLE))

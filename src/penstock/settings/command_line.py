@@ -14,7 +14,7 @@ HELP = Flag("--help", "bool", "Print this text.", aliases=("-h",))
 
 def options(table: str) -> tuple[Group, ...]:
     """Return the group of options of a command: the rows of the table and --help."""
-    return (Group("Options", (*read_flags(table.splitlines()), HELP)),)
+    return (Group("Options", (*read_flags(table), HELP)),)
 
 
 class CommandLine(NamedTuple):

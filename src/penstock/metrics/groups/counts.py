@@ -2,87 +2,42 @@
 
 from __future__ import annotations
 
-from penstock.metrics.metric import MetricGroup, per_run
+from penstock.metrics.metric import MetricGroup, read_metrics
 
 __all__ = ["GROUP"]
 
-_METRICS = (
-    per_run("request_count", "Request Count", "requests", "Successful requests.", order=1100, larger=True),
-    per_run("error_request_count", "Error Request Count", "requests", "Failed requests. Absent if there are none."),
-    per_run(
-        "cancelled_request_count",
-        "Cancelled Request Count",
-        "requests",
-        "Requests that the client cancelled. Absent if there are none.",
-        order=1110,
-    ),
-    per_run(
-        "resent_request_count",
-        "Resent Request Count",
-        "requests",
-        "Requests sent a second time, because the server closed the connection before it received them. Absent if there "
-        "are none. Their times count from the second send.",
-        order=1120,
-    ),
-    per_run(
-        "redirect_count",
-        "Redirect Count",
-        "count",
-        "Redirects that were followed. Absent if there are none. The times of a redirected request count from its first "
-        "send.",
-        order=1130,
-    ),
-    per_run(
-        "completed_request_count",
-        "Completed Requests (Success + Error)",
-        "requests",
-        "request_count + error_request_count.",
-        order=1075,
-    ),
-    per_run(
-        "request_error_rate",
-        "Request Error Rate",
-        "%",
-        "100 * error_request_count / completed_request_count.",
-        order=1080,
-    ),
-    per_run(
-        "context_overflow_count",
-        "Context Overflow Count",
-        "requests",
-        "Failures whose message mentions the context length. Present if there are failures. Depends on the server's wording.",
-    ),
-    per_run(
-        "single_stamp_request_count",
-        "Single Stamp Request Count",
-        "requests",
-        "Streamed replies whose content has a single stamp, including one-token replies. They have no second token, no "
-        "gaps and no decode duration. A high count means that something on the network path buffers the stream.",
-    ),
-    per_run(
-        "coalesced_stamp_count",
-        "Coalesced Stamp Count",
-        "count",
-        "Stamps that cover several network segments: the first of them may have arrived earlier.",
-    ),
-    per_run(
-        "coalesced_first_stamp_count",
-        "Coalesced First Stamp Count",
-        "requests",
-        "Requests whose first stamp covers several segments: their time_to_first_token is an upper bound.",
-    ),
-    per_run(
-        "osl_mismatch_count",
-        "OSL Mismatch Count",
-        "requests",
-        "Requests whose output length differs from the requested length by more than 5 % or 50 tokens.",
-    ),
-    per_run(
-        "usage_discrepancy_count",
-        "Usage Discrepancy Count",
-        "requests",
-        "Requests in which a usage_*_diff_pct is above 10 %.",
-    ),
+_METRICS = read_metrics(
+    """\
+request_count | Request Count | requests | order=1100 larger
+    Successful requests.
+error_request_count | Error Request Count | requests
+    Failed requests. Absent if there are none.
+cancelled_request_count | Cancelled Request Count | requests | order=1110
+    Requests that the client cancelled. Absent if there are none.
+resent_request_count | Resent Request Count | requests | order=1120
+    Requests sent a second time, because the server closed the connection before it received them. Absent if there are
+    none. Their times count from the second send.
+redirect_count | Redirect Count | count | order=1130
+    Redirects that were followed. Absent if there are none. The times of a redirected request count from its first send.
+completed_request_count | Completed Requests (Success + Error) | requests | order=1075
+    request_count + error_request_count.
+request_error_rate | Request Error Rate | % | order=1080
+    100 * error_request_count / completed_request_count.
+context_overflow_count | Context Overflow Count | requests
+    Failures whose message mentions the context length. Present if there are failures. Depends on the server's wording.
+single_stamp_request_count | Single Stamp Request Count | requests
+    Streamed replies whose content has a single stamp, including one-token replies. They have no second token, no gaps
+    and no decode duration. A high count means that something on the network path buffers the stream.
+coalesced_stamp_count | Coalesced Stamp Count | count
+    Stamps that cover several network segments: the first of them may have arrived earlier.
+coalesced_first_stamp_count | Coalesced First Stamp Count | requests
+    Requests whose first stamp covers several segments: their time_to_first_token is an upper bound.
+osl_mismatch_count | OSL Mismatch Count | requests
+    Requests whose output length differs from the requested length by more than 5 % or 50 tokens.
+usage_discrepancy_count | Usage Discrepancy Count | requests
+    Requests in which a usage_*_diff_pct is above 10 %.
+""",
+    "run",
 )
 
 GROUP = MetricGroup(_METRICS, summarize=lambda figures: figures.counts)

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from penstock.metrics.batch import Batch, CountColumns, MeasureTable
-from penstock.metrics.metric import MetricGroup, per_request
+from penstock.metrics.metric import MetricGroup, read_metrics
 
 __all__ = ["GROUP"]
 
-_METRICS = (
-    per_request(
-        "error_isl",
-        "Error Input Sequence Length",
-        "tokens",
-        "input_sequence_length of the failed requests.",
-        larger=True,
-        needs="input_tokens",
-    ),
-)
+_METRICS = read_metrics("""\
+error_isl | Error Input Sequence Length | tokens | larger needs=input_tokens
+    input_sequence_length of the failed requests.
+""")
 
 
 def _measure(batch: Batch, counts: CountColumns, table: MeasureTable) -> None:

@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from penstock.metrics.metric import MetricGroup, PhaseFigures, per_run
+from penstock.metrics.metric import MetricGroup, PhaseFigures, read_metrics
 
 __all__ = ["GROUP"]
 
-_METRICS = (
-    per_run(
-        "good_request_count",
-        "Good Request Count",
-        "requests",
-        "Successful requests that met every objective of --goodput. A request without the metric of an objective did not.",
-        larger=True,
-    ),
-    per_run(
-        "good_request_fraction",
-        "Good Request Fraction",
-        "ratio",
-        "good_request_count / completed_request_count: a failed request is a miss.",
-        order=1005,
-        larger=True,
-    ),
-    per_run(
-        "goodput",
-        "Goodput",
-        "requests/sec",
-        "good_request_count / benchmark_duration.",
-        order=1000,
-        larger=True,
-    ),
+_METRICS = read_metrics(
+    """\
+good_request_count | Good Request Count | requests | larger
+    Successful requests that met every objective of --goodput. A request without the metric of an objective did not.
+good_request_fraction | Good Request Fraction | ratio | order=1005 larger
+    good_request_count / completed_request_count: a failed request is a miss.
+goodput | Goodput | requests/sec | order=1000 larger
+    good_request_count / benchmark_duration.
+""",
+    "run",
 )
 
 

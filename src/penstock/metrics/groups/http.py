@@ -5,48 +5,44 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.metrics.batch import Batch, CountColumns, MeasureTable
-from penstock.metrics.metric import MetricGroup, per_request
+from penstock.metrics.metric import MetricGroup, read_metrics
 from penstock.records.record import Record
 
 __all__ = ["GROUP", "http_phases"]
 
-_PHASES = (
-    (
-        "blocked",
-        "HTTP Blocked",
-        "ms",
-        2000,
-        "start - slot free - dns_lookup - connecting, at least 0: the wait after a slot was assigned.",
-    ),
-    ("dns_lookup", "HTTP DNS Lookup", "ms", 2010, "Name resolution that this request waited for."),
-    ("connecting", "HTTP Connecting", "ms", 2020, "TCP and TLS set-up that this request waited for, excluding DNS."),
-    (
-        "sending",
-        "HTTP Sending",
-        "ms",
-        2030,
-        "From start to the return of the last write, or to the reply's first byte if that is earlier.",
-    ),
-    ("waiting", "HTTP Waiting (TTFB)", "ms", 2040, "From the end of sending to the reply's first byte."),
-    ("receiving", "HTTP Receiving", "ms", 2050, "From the reply's first byte to its last."),
-    ("connection_reused", "HTTP Connection Reused", "ratio", 2060, "1 on a pooled connection, 0 on a new one."),
-    ("data_sent", "HTTP Data Sent", "KB", 2070, "Bytes sent / 1024."),
-    ("chunks_sent", "HTTP Chunks Sent", "count", 2080, "Always 1: a request is sent in one piece."),
-    ("data_received", "HTTP Data Received", "KB", 2090, "Bytes of the reply / 1024."),
-    ("chunks_received", "HTTP Chunks Received", "count", 2100, "Socket reads that the reply took."),
-    ("connection_overhead", "HTTP Connection Overhead", "ms", 2110, "blocked + dns_lookup + connecting."),
-    ("duration", "HTTP Duration (excl. conn)", "ms", 2120, "sending + waiting + receiving."),
-    (
-        "total",
-        "HTTP Total Time",
-        "ms",
-        2130,
-        "blocked + dns_lookup + connecting + sending + waiting + receiving. The phases do not overlap.",
-    ),
-)
-_METRICS = tuple(
-    per_request(f"http_req_{tag}", header, unit, note, order=order, table="http")
-    for tag, header, unit, order, note in _PHASES
+_METRICS = read_metrics(
+    """\
+http_req_blocked | HTTP Blocked | ms | order=2000
+    start - slot free - dns_lookup - connecting, at least 0: the wait after a slot was assigned.
+http_req_dns_lookup | HTTP DNS Lookup | ms | order=2010
+    Name resolution that this request waited for.
+http_req_connecting | HTTP Connecting | ms | order=2020
+    TCP and TLS set-up that this request waited for, excluding DNS.
+http_req_sending | HTTP Sending | ms | order=2030
+    From start to the return of the last write, or to the reply's first byte if that is earlier.
+http_req_waiting | HTTP Waiting (TTFB) | ms | order=2040
+    From the end of sending to the reply's first byte.
+http_req_receiving | HTTP Receiving | ms | order=2050
+    From the reply's first byte to its last.
+http_req_connection_reused | HTTP Connection Reused | ratio | order=2060
+    1 on a pooled connection, 0 on a new one.
+http_req_data_sent | HTTP Data Sent | KB | order=2070
+    Bytes sent / 1024.
+http_req_chunks_sent | HTTP Chunks Sent | count | order=2080
+    Always 1: a request is sent in one piece.
+http_req_data_received | HTTP Data Received | KB | order=2090
+    Bytes of the reply / 1024.
+http_req_chunks_received | HTTP Chunks Received | count | order=2100
+    Socket reads that the reply took.
+http_req_connection_overhead | HTTP Connection Overhead | ms | order=2110
+    blocked + dns_lookup + connecting.
+http_req_duration | HTTP Duration (excl. conn) | ms | order=2120
+    sending + waiting + receiving.
+http_req_total | HTTP Total Time | ms | order=2130
+    blocked + dns_lookup + connecting + sending + waiting + receiving. The phases do not overlap.
+""",
+    "record",
+    "http",
 )
 
 

@@ -3,57 +3,25 @@
 from __future__ import annotations
 
 from penstock.metrics.batch import Batch, CountColumns, MeasureTable
-from penstock.metrics.metric import MetricGroup, per_request
+from penstock.metrics.metric import MetricGroup, read_metrics
 
 __all__ = ["GROUP"]
 
-_METRICS = (
-    per_request(
-        "output_sequence_length",
-        "Output Sequence Length",
-        "tokens",
-        "Output tokens + reasoning tokens of all choices. Counted by the client's tokenizer on the whole text of each "
-        "choice, or taken from the server's usage with --use-server-token-count.",
-        order=600,
-        larger=True,
-        needs="output_tokens",
-    ),
-    per_request(
-        "output_token_count",
-        "Output Token Count",
-        "tokens",
-        "Tokens of the reply that are not reasoning, including tool calls and refusals.",
-        order=610,
-        larger=True,
-        needs="output_tokens",
-    ),
-    per_request(
-        "reasoning_token_count",
-        "Reasoning Token Count",
-        "tokens",
-        "Tokens of the reasoning text.",
-        larger=True,
-        needs="output_tokens",
-    ),
-    per_request(
-        "input_sequence_length",
-        "Input Sequence Length",
-        "tokens",
-        "Tokens of the texts in the body and of its tool definitions, joined by spaces. Excludes the server's chat template, "
-        "so the server's count is usually a little higher.",
-        order=700,
-        larger=True,
-        needs="input_tokens",
-    ),
-    per_request(
-        "osl_mismatch_diff_pct",
-        "OSL Mismatch Diff %",
-        "%",
-        "100 * (output_sequence_length - requested) / requested, signed. Present if a length was requested. With several "
-        "choices (n), the length is requested for each of them.",
-        needs="output_tokens",
-    ),
-)
+_METRICS = read_metrics("""\
+output_sequence_length | Output Sequence Length | tokens | order=600 larger needs=output_tokens
+    Output tokens + reasoning tokens of all choices. Counted by the client's tokenizer on the whole text of each choice,
+    or taken from the server's usage with --use-server-token-count.
+output_token_count | Output Token Count | tokens | order=610 larger needs=output_tokens
+    Tokens of the reply that are not reasoning, including tool calls and refusals.
+reasoning_token_count | Reasoning Token Count | tokens | larger needs=output_tokens
+    Tokens of the reasoning text.
+input_sequence_length | Input Sequence Length | tokens | order=700 larger needs=input_tokens
+    Tokens of the texts in the body and of its tool definitions, joined by spaces. Excludes the server's chat template,
+    so the server's count is usually a little higher.
+osl_mismatch_diff_pct | OSL Mismatch Diff % | % | needs=output_tokens
+    100 * (output_sequence_length - requested) / requested, signed. Present if a length was requested. With several
+    choices (n), the length is requested for each of them.
+""")
 
 
 def _measure(batch: Batch, counts: CountColumns, table: MeasureTable) -> None:

@@ -3,43 +3,23 @@
 from __future__ import annotations
 
 from penstock.metrics.batch import Batch, CountColumns, MeasureTable
-from penstock.metrics.metric import MetricGroup, per_request
+from penstock.metrics.metric import MetricGroup, read_metrics
 
 __all__ = ["GROUP"]
 
-_METRICS = (
-    per_request(
-        "num_images",
-        "Number of Images",
-        "images",
-        "Images in the request, or those that an image generation returned. Unknown, and so absent, for replayed bodies.",
-        larger=True,
-    ),
-    per_request(
-        "image_throughput",
-        "Image Throughput",
-        "images/sec",
-        "num_images / request_latency.",
-        order=860,
-        larger=True,
-    ),
-    per_request("image_latency", "Image Latency", "ms/image", "request_latency / num_images.", order=861),
-    per_request(
-        "audio_duration",
-        "Audio Duration",
-        "sec",
-        "Length of the audio in the request. Absent for URLs and replayed bodies, and without the extra media for formats "
-        "other than WAV.",
-    ),
-    per_request(
-        "rtfx",
-        "Inverse Real-Time Factor (RTFx)",
-        "ratio",
-        "audio_duration / request_latency: seconds of audio that the server handles per second.",
-        order=850,
-        larger=True,
-    ),
-)
+_METRICS = read_metrics("""\
+num_images | Number of Images | images | larger
+    Images in the request, or those that an image generation returned. Unknown, and so absent, for replayed bodies.
+image_throughput | Image Throughput | images/sec | order=860 larger
+    num_images / request_latency.
+image_latency | Image Latency | ms/image | order=861
+    request_latency / num_images.
+audio_duration | Audio Duration | sec
+    Length of the audio in the request. Absent for URLs and replayed bodies, and without the extra media for formats
+    other than WAV.
+rtfx | Inverse Real-Time Factor (RTFx) | ratio | order=850 larger
+    audio_duration / request_latency: seconds of audio that the server handles per second.
+""")
 
 
 def _measure(batch: Batch, counts: CountColumns, table: MeasureTable) -> None:

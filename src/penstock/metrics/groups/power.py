@@ -4,75 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.metrics.metric import Metric, MetricGroup
+from penstock.metrics.metric import MetricGroup, read_metrics
 from penstock.metrics.statistics import Stats
 from penstock.telemetry.gpu import GpuTelemetry
 
 __all__ = ["GROUP", "power_metrics"]
 
 
-def _metric(tag: str, header: str, unit: str, order: int, note: str, *, larger: bool = False) -> Metric:
-    return Metric(f"nvidia_{tag}", header, unit, "run", note, "power", order, larger)
-
-
-_METRICS = (
-    _metric(
-        "performance_per_watt",
-        "Performance per Watt",
-        "requests/sec/W",
-        710,
-        "request_throughput / nvidia_total_gpu_power.",
-        larger=True,
-    ),
-    _metric(
-        "output_tps_per_watt",
-        "Output Tokens per Second per Watt",
-        "tokens/sec/W",
-        712,
-        "output_token_throughput / nvidia_total_gpu_power.",
-        larger=True,
-    ),
-    _metric(
-        "goodput_per_watt", "Goodput per Watt", "good-req/s/W", 714, "goodput / nvidia_total_gpu_power.", larger=True
-    ),
-    _metric("average_gpu_power", "Average GPU Power", "W", 720, "nvidia_total_gpu_power / number of GPUs."),
-    _metric(
-        "total_gpu_energy",
-        "Total GPU Energy",
-        "J",
-        730,
-        "Difference of the GPUs' energy counters over the phase; without a counter, power * duration. Includes the idle power.",
-    ),
-    _metric("total_gpu_power", "Total GPU Power", "W", 740, "Sum over the GPUs of the mean power during the phase."),
-    _metric(
-        "energy_per_total_token",
-        "Energy per Total Token",
-        "mJ/token",
-        745,
-        "1000 * nvidia_total_gpu_energy / (total_isl + total_osl).",
-    ),
-    _metric(
-        "energy_per_output_token",
-        "Energy per Output Token",
-        "mJ/token",
-        750,
-        "1000 * nvidia_total_gpu_energy / total_osl.",
-    ),
-    _metric(
-        "energy_per_request",
-        "Energy per Request",
-        "joules/request",
-        755,
-        "nvidia_total_gpu_energy / request_count.",
-    ),
-    _metric(
-        "output_tokens_per_joule",
-        "Output Tokens per Joule",
-        "tokens/J",
-        760,
-        "total_osl / nvidia_total_gpu_energy.",
-        larger=True,
-    ),
+_METRICS = read_metrics(
+    """\
+nvidia_performance_per_watt | Performance per Watt | requests/sec/W | order=710 larger
+    request_throughput / nvidia_total_gpu_power.
+nvidia_output_tps_per_watt | Output Tokens per Second per Watt | tokens/sec/W | order=712 larger
+    output_token_throughput / nvidia_total_gpu_power.
+nvidia_goodput_per_watt | Goodput per Watt | good-req/s/W | order=714 larger
+    goodput / nvidia_total_gpu_power.
+nvidia_average_gpu_power | Average GPU Power | W | order=720
+    nvidia_total_gpu_power / number of GPUs.
+nvidia_total_gpu_energy | Total GPU Energy | J | order=730
+    Difference of the GPUs' energy counters over the phase; without a counter, power * duration. Includes the idle
+    power.
+nvidia_total_gpu_power | Total GPU Power | W | order=740
+    Sum over the GPUs of the mean power during the phase.
+nvidia_energy_per_total_token | Energy per Total Token | mJ/token | order=745
+    1000 * nvidia_total_gpu_energy / (total_isl + total_osl).
+nvidia_energy_per_output_token | Energy per Output Token | mJ/token | order=750
+    1000 * nvidia_total_gpu_energy / total_osl.
+nvidia_energy_per_request | Energy per Request | joules/request | order=755
+    nvidia_total_gpu_energy / request_count.
+nvidia_output_tokens_per_joule | Output Tokens per Joule | tokens/J | order=760 larger
+    total_osl / nvidia_total_gpu_energy.
+""",
+    "run",
+    "power",
 )
 
 

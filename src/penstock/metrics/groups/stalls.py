@@ -9,55 +9,27 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.metrics.batch import Batch, CountColumns, MeasureTable
-from penstock.metrics.metric import Measures, MetricGroup, TokenCounts, per_request
+from penstock.metrics.metric import Measures, MetricGroup, TokenCounts, read_metrics
 from penstock.metrics.reply_values import choice_count
 from penstock.records.record import Record
 
 __all__ = ["GROUP", "measure_reader"]
 
-_METRICS = (
-    per_request(
-        "longest_gap",
-        "Longest Gap",
-        "ms",
-        "The largest stamp[i] - stamp[i-1] of the request. Gaps with an inexact stamp are left out; inexact_gap_count counts "
-        "them.",
-        order=420,
-        needs="output_tokens",
-        streamed=True,
-    ),
-    per_request(
-        "inexact_gap_count",
-        "Inexact Gap Count",
-        "gaps",
-        "Gaps of the request that begin or end with a stamp that covers several network segments.",
-        needs="output_tokens",
-        streamed=True,
-    ),
-    per_request(
-        "fluidity_index",
-        "Fluidity Index",
-        "ratio",
-        "Share of the deadlines that the tokens after the first one met (Etalon). A token is due one reading interval after "
-        "the one before it; time that a token comes early is added to the time of the next ones. A late token misses as many "
-        "deadlines as intervals have passed, and the next one is due an interval after it. Only with "
-        "--reader-tokens-per-second.",
-        order=430,
-        larger=True,
-        needs="output_tokens",
-        streamed=True,
-    ),
-    per_request(
-        "reader_wait_share",
-        "Reader Wait Share",
-        "ratio",
-        "Share of the time from first to last in which a reader who starts with the first token and reads "
-        "--reader-tokens-per-second has nothing to read.",
-        order=440,
-        needs="output_tokens",
-        streamed=True,
-    ),
-)
+_METRICS = read_metrics("""\
+longest_gap | Longest Gap | ms | order=420 needs=output_tokens streamed
+    The largest stamp[i] - stamp[i-1] of the request. Gaps with an inexact stamp are left out; inexact_gap_count counts
+    them.
+inexact_gap_count | Inexact Gap Count | gaps | needs=output_tokens streamed
+    Gaps of the request that begin or end with a stamp that covers several network segments.
+fluidity_index | Fluidity Index | ratio | order=430 larger needs=output_tokens streamed
+    Share of the deadlines that the tokens after the first one met (Etalon). A token is due one reading interval after
+    the one before it; time that a token comes early is added to the time of the next ones. A late token misses as many
+    deadlines as intervals have passed, and the next one is due an interval after it. Only with
+    --reader-tokens-per-second.
+reader_wait_share | Reader Wait Share | ratio | order=440 needs=output_tokens streamed
+    Share of the time from first to last in which a reader who starts with the first token and reads
+    --reader-tokens-per-second has nothing to read.
+""")
 
 
 def _measure(batch: Batch, counts: CountColumns, table: MeasureTable) -> None:

@@ -2,50 +2,25 @@
 
 from __future__ import annotations
 
-from penstock.metrics.metric import MetricGroup, PhaseFigures, per_run
+from penstock.metrics.metric import MetricGroup, PhaseFigures, read_metrics
 
 __all__ = ["GROUP"]
 
-_METRICS = (
-    per_run(
-        "request_throughput",
-        "Request Throughput",
-        "requests/sec",
-        "request_count / benchmark_duration. Includes the ramp-up and the last requests' tail.",
-        order=900,
-        larger=True,
-    ),
-    per_run(
-        "output_token_throughput",
-        "Output Token Throughput",
-        "tokens/sec",
-        "total_osl / benchmark_duration.",
-        order=800,
-        larger=True,
-    ),
-    per_run(
-        "input_token_throughput",
-        "Input Token Throughput",
-        "tokens/sec",
-        "total_isl / benchmark_duration.",
-        order=805,
-        larger=True,
-    ),
-    per_run(
-        "total_token_throughput",
-        "Total Token Throughput",
-        "tokens/sec",
-        "(total_isl + total_osl) / benchmark_duration.",
-        order=810,
-        larger=True,
-    ),
-    per_run(
-        "benchmark_duration",
-        "Benchmark Duration",
-        "sec",
-        "From the first start to the last end of all requests, including failed and cancelled ones, so that a server that "
-        "hangs does not look fast. AIPerf counts successful requests only.",
-    ),
+_METRICS = read_metrics(
+    """\
+request_throughput | Request Throughput | requests/sec | order=900 larger
+    request_count / benchmark_duration. Includes the ramp-up and the last requests' tail.
+output_token_throughput | Output Token Throughput | tokens/sec | order=800 larger
+    total_osl / benchmark_duration.
+input_token_throughput | Input Token Throughput | tokens/sec | order=805 larger
+    total_isl / benchmark_duration.
+total_token_throughput | Total Token Throughput | tokens/sec | order=810 larger
+    (total_isl + total_osl) / benchmark_duration.
+benchmark_duration | Benchmark Duration | sec
+    From the first start to the last end of all requests, including failed and cancelled ones, so that a server that
+    hangs does not look fast. AIPerf counts successful requests only.
+""",
+    "run",
 )
 
 

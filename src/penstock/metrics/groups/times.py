@@ -5,162 +5,60 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.metrics.batch import Batch, CountColumns, MeasureTable
-from penstock.metrics.metric import Metric, MetricGroup, per_request
+from penstock.metrics.metric import MetricGroup, read_metrics
 from penstock.metrics.statistics import Values
 
 __all__ = ["GROUP", "METRICS"]
 
-_PER_USER = "tokens/sec/user"
-
-METRICS = (
-    per_request(
-        "time_to_first_token",
-        "Time to First Token",
-        "ms",
-        "first - start. Present if the reply was streamed and had content. Reasoning counts as content. An upper bound "
-        "for the requests in coalesced_first_stamp_count.",
-        order=100,
-        needs="output_tokens",
-        streamed=True,
-    ),
-    per_request(
-        "effective_time_to_first_token",
-        "Effective Time to First Token (CO-aware)",
-        "ms",
-        "time_to_first_token + the time from the scheduled send to start. See effective_latency.",
-        order=105,
-        needs="output_tokens",
-        streamed=True,
-    ),
-    per_request(
-        "time_to_second_token",
-        "Time to Second Token",
-        "ms",
-        "stamp[1] - stamp[0]. Absent if several pieces of content arrived with the first stamp. A piece may hold "
-        "several tokens.",
-        order=200,
-        needs="output_tokens",
-        streamed=True,
-    ),
-    per_request(
-        "time_to_first_output_token",
-        "Time to First Output Token",
-        "ms",
-        "Arrival of the first content that is not reasoning - start. Absent if the reply was all reasoning.",
-        order=210,
-        needs="output_tokens",
-        streamed=True,
-    ),
-    per_request(
-        "request_latency",
-        "Request Latency",
-        "ms",
-        "last - start if streamed, so a trailing usage event or [DONE] does not count; end - start otherwise. Excludes "
-        "the time that a request waited to be sent; effective_latency includes it.",
-        order=300,
-    ),
-    per_request(
-        "gateway_time",
-        "Gateway Time",
-        "ms",
-        "total - upstream from the reply's Server-Timing header: the time that a gateway spent itself until it sent the "
-        "reply headers. Excludes later work, such as guardrails on a stream.",
-        order=320,
-    ),
-    per_request(
-        "upstream_time",
-        "Upstream Time",
-        "ms",
-        "upstream from the reply's Server-Timing header: the time that the gateway waited for the server behind it, "
-        "including the connection set-up. Ends at the first byte of a stream and at the last byte of any other reply.",
-        order=321,
-    ),
-    per_request(
-        "effective_latency",
-        "Effective Latency (CO-aware)",
-        "ms",
-        "request_latency + the time from the scheduled send to start. CO is coordinated omission: a client that waits for "
-        "a slow server sends fewer requests exactly when the server is slow. In a closed loop a request is scheduled when "
-        "its slot becomes free, so this is close to request_latency. At a fixed rate it adds the time that the request "
-        "waited in the client.",
-        order=305,
-    ),
-    per_request(
-        "credit_to_start_latency",
-        "Credit-to-Start Latency",
-        "ms",
-        "start - the scheduled send time: the wait for a slot, for a connection and for the client itself.",
-    ),
-    per_request(
-        "decode_duration",
-        "Decode Duration",
-        "ms",
-        "last - first. Absent if all content has one stamp.",
-        order=350,
-        needs="output_tokens",
-        streamed=True,
-    ),
-    per_request(
-        "inter_token_latency",
-        "Inter Token Latency",
-        "ms",
-        "(last - first) / (output_sequence_length - 1). Requires two tokens and two stamps. With several choices (n), "
-        "the length is the mean length of a choice, because choices are generated in parallel. Too low if several tokens "
-        "arrived with the first stamp; time_per_output_token corrects that, and so does --per-chunk-usage, with which the "
-        "tokens of the first stamp are subtracted instead of 1.",
-        order=400,
-        needs="output_tokens",
-        streamed=True,
-    ),
-    per_request(
-        "time_per_output_token",
-        "Time per Output Token",
-        "ms",
-        "(last - first) / (output_sequence_length - tokens that arrived with the first stamp). Also correct if the server "
-        "sends several tokens per event. With several choices (n), the mean of a choice. The text of the first stamp is "
-        "tokenized separately, so a token that spans its end may count twice. With server token counts, present only if "
-        "every piece held one token or with --per-chunk-usage.",
-        order=410,
-        needs="output_tokens",
-        streamed=True,
-    ),
-    Metric(
-        "inter_chunk_latency",
-        "Inter Chunk Latency",
-        "ms",
-        "list",
-        "stamp[i] - stamp[i-1], pooled over all requests. Pieces that arrive together share a stamp and add no gap of 0.",
-        needs="output_tokens",
-    ),
-    per_request(
-        "output_token_throughput_per_user",
-        "Output Token Throughput Per User",
-        _PER_USER,
-        "1 / inter_token_latency. Too high if the server sends several tokens per event.",
-        order=500,
-        larger=True,
-        needs="output_tokens",
-        streamed=True,
-    ),
-    per_request(
-        "e2e_output_token_throughput",
-        "E2E Output Token Throughput",
-        _PER_USER,
-        "output_sequence_length / request_latency. Includes the tokens of all choices.",
-        order=510,
-        larger=True,
-        needs="output_tokens",
-    ),
-    per_request(
-        "prefill_throughput_per_user",
-        "Prefill Throughput Per User",
-        _PER_USER,
-        "input_sequence_length / time_to_first_token. Includes queueing and network time; cached prefixes raise it.",
-        larger=True,
-        needs="output_tokens",
-        streamed=True,
-    ),
-)
+METRICS = read_metrics("""\
+time_to_first_token | Time to First Token | ms | order=100 needs=output_tokens streamed
+    first - start. Present if the reply was streamed and had content. Reasoning counts as content. An upper bound for
+    the requests in coalesced_first_stamp_count.
+effective_time_to_first_token | Effective Time to First Token (CO-aware) | ms | order=105 needs=output_tokens streamed
+    time_to_first_token + the time from the scheduled send to start. See effective_latency.
+time_to_second_token | Time to Second Token | ms | order=200 needs=output_tokens streamed
+    stamp[1] - stamp[0]. Absent if several pieces of content arrived with the first stamp. A piece may hold several
+    tokens.
+time_to_first_output_token | Time to First Output Token | ms | order=210 needs=output_tokens streamed
+    Arrival of the first content that is not reasoning - start. Absent if the reply was all reasoning.
+request_latency | Request Latency | ms | order=300
+    last - start if streamed, so a trailing usage event or [DONE] does not count; end - start otherwise. Excludes the
+    time that a request waited to be sent; effective_latency includes it.
+gateway_time | Gateway Time | ms | order=320
+    total - upstream from the reply's Server-Timing header: the time that a gateway spent itself until it sent the reply
+    headers. Excludes later work, such as guardrails on a stream.
+upstream_time | Upstream Time | ms | order=321
+    upstream from the reply's Server-Timing header: the time that the gateway waited for the server behind it, including
+    the connection set-up. Ends at the first byte of a stream and at the last byte of any other reply.
+effective_latency | Effective Latency (CO-aware) | ms | order=305
+    request_latency + the time from the scheduled send to start. CO is coordinated omission: a client that waits for a
+    slow server sends fewer requests exactly when the server is slow. In a closed loop a request is scheduled when its
+    slot becomes free, so this is close to request_latency. At a fixed rate it adds the time that the request waited in
+    the client.
+credit_to_start_latency | Credit-to-Start Latency | ms
+    start - the scheduled send time: the wait for a slot, for a connection and for the client itself.
+decode_duration | Decode Duration | ms | order=350 needs=output_tokens streamed
+    last - first. Absent if all content has one stamp.
+inter_token_latency | Inter Token Latency | ms | order=400 needs=output_tokens streamed
+    (last - first) / (output_sequence_length - 1). Requires two tokens and two stamps. With several choices (n), the
+    length is the mean length of a choice, because choices are generated in parallel. Too low if several tokens arrived
+    with the first stamp; time_per_output_token corrects that, and so does --per-chunk-usage, with which the tokens of
+    the first stamp are subtracted instead of 1.
+time_per_output_token | Time per Output Token | ms | order=410 needs=output_tokens streamed
+    (last - first) / (output_sequence_length - tokens that arrived with the first stamp). Also correct if the server
+    sends several tokens per event. With several choices (n), the mean of a choice. The text of the first stamp is
+    tokenized separately, so a token that spans its end may count twice. With server token counts, present only if every
+    piece held one token or with --per-chunk-usage.
+inter_chunk_latency | Inter Chunk Latency | ms | kind=list needs=output_tokens
+    stamp[i] - stamp[i-1], pooled over all requests. Pieces that arrive together share a stamp and add no gap of 0.
+output_token_throughput_per_user | Output Token Throughput Per User | tokens/sec/user | \
+        order=500 larger needs=output_tokens streamed
+    1 / inter_token_latency. Too high if the server sends several tokens per event.
+e2e_output_token_throughput | E2E Output Token Throughput | tokens/sec/user | order=510 larger needs=output_tokens
+    output_sequence_length / request_latency. Includes the tokens of all choices.
+prefill_throughput_per_user | Prefill Throughput Per User | tokens/sec/user | larger needs=output_tokens streamed
+    input_sequence_length / time_to_first_token. Includes queueing and network time; cached prefixes raise it.
+""")
 
 
 def _measure(batch: Batch, counts: CountColumns, table: MeasureTable) -> None:

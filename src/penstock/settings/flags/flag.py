@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
+from penstock.table_rows import table_rows
+
 __all__ = [
     "MAX_TOKENS",
     "Flag",
@@ -139,7 +141,7 @@ _USUAL_KINDS: dict[str, dict[str, Any]] = {
 
 
 def read_groups(table: str) -> tuple[Group, ...]:
-    """Read a table of flags. A line that begins with neither a dash nor a space is the title of a group.
+    """Read a table of flags. A line without a bar is the title of a group.
 
     A row looks like the help of its flag:
 
@@ -149,28 +151,22 @@ def read_groups(table: str) -> tuple[Group, ...]:
     After the bar follow the kind, or one of `_USUAL_KINDS`, the target (or -), and the other fields of `Flag`; a field
     without a value is true. Lists have bars: `choices=a|b`.
     """
-    groups: list[tuple[str, list[str]]] = []
-    for line in table.splitlines():
-        if line[:1] not in ("", "-", " "):
-            groups.append((line, []))
-        elif line:
-            groups[-1][1].append(line)
-    return tuple(Group(title, read_flags(lines)) for title, lines in groups)
+    groups: list[tuple[str, list[Flag]]] = []
+    for cells, text in table_rows(table):
+        if len(cells) == 1:
+            groups.append((cells[0], []))
+        else:
+            groups[-1][1].append(_read_flag(cells, text))
+    return tuple(Group(title, tuple(flags)) for title, flags in groups)
 
 
-def read_flags(lines: Iterable[str]) -> tuple[Flag, ...]:
+def read_flags(table: str) -> tuple[Flag, ...]:
     """Read the rows of one group (see `read_groups`)."""
-    rows: list[tuple[str, list[str]]] = []
-    for line in lines:
-        if line.startswith("-"):
-            rows.append((line, []))
-        elif line.strip():
-            rows[-1][1].append(line.strip())
-    return tuple(_read_flag(head, " ".join(text)) for head, text in rows)
+    return tuple(_read_flag(cells, text) for cells, text in table_rows(table))
 
 
-def _read_flag(head: str, text: str) -> Flag:
-    names, _, facts = head.partition(" | ")
+def _read_flag(cells: list[str], text: str) -> Flag:
+    names, facts = cells
     spellings, metavar = names.split(", "), ""
     if " " in spellings[-1]:
         spellings[-1], metavar = spellings[-1].split(" ")
