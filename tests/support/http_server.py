@@ -30,7 +30,7 @@ class HttpReply(NamedTuple):
 class HttpServer:
     """Answers every request with `answer(request, number)`, and keeps the requests."""
 
-    def __init__(self, answer: Callable[[HttpRequest, int], HttpReply]) -> None:
+    def __init__(self, answer: Callable[[HttpRequest, int], HttpReply], port: int = 0) -> None:
         self.received: list[HttpRequest] = []
         received, lock = self.received, threading.Lock()
 
@@ -57,7 +57,7 @@ class HttpServer:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"

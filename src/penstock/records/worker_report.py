@@ -37,6 +37,8 @@ class WorkerReport(msgspec.Struct):
     """How late the 10 ms ticks of the event loop were."""
     held_ns: int = 0
     """How long sending waited because too many finished replies were unread."""
+    refusals_waited_ns: int = 0
+    """How long slots of a closed loop waited in all because the server refused connections."""
     starved_ticks: int = 0
     """How often sending had to wait for the indexing of the dataset."""
     clock_steps: int = 0

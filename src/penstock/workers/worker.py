@@ -66,6 +66,8 @@ from penstock.workers.stored_conversations import StoredConversations
 
 __all__ = ["Worker"]
 
+_FIRST_WAIT_NS, _LONGEST_WAIT_NS = 10_000_000, 1_000_000_000
+"""How long a slot waits after the second refused connection in a row, which doubles with each other one, and at most."""
 _MAX_BURST = 32
 """Requests that are sent before the event loop polls again: about 1 ms."""
 _TICK_S = 0.01
@@ -123,6 +125,8 @@ class Worker:
         """One pool for each target, then the pools of other origins that redirects led to."""
         for target in targets:
             self._open_pool(target.origin)
+        self._refused = [-1] * len(targets)
+        """For each server how many connections it has refused in a row; -1 before its first reply."""
         self._redirects = Redirects(job.settings, targets, self._pools, self._open_pool)
         self._preconnect = Preconnect(
             job, targets, share, lambda count: on_event(Connected(count)), loop, self._clock, self._pools
@@ -448,11 +452,34 @@ class Worker:
         session: Session = in_flight.session
         if self._sticky and exchange.status >= 400:
             self._release(session)
+        if exchange.error is None:
+            self._refused[record.url] = 0
         if session.has_next and self._bodies.waits_for_reply(session):
             return  # `_on_reply` continues
+        if exchange.error is not None and self._waits_for_server(session, exchange):
+            return
         self._end_turn(session, exchange.end)
         # Not now: when 500 streams end in one poll, 500 sends between their reads would delay the last by 15 ms.
         self._pump_soon()
+
+    def _waits_for_server(self, session: Session, exchange: Exchange, *, more: bool = True) -> bool:
+        """Keep the slot of a request whose connection was refused for a while, so that a restart of the server does not use up
+        the requests. Return whether it waits: not in an open loop, which keeps its schedule."""
+        url = exchange.tag.record.url
+        if exchange.error is None or exchange.error.type != "ConnectionRefused" or self._refused[url] < 0:
+            return False
+        self._refused[url] += 1
+        in_row = self._refused[url]
+        if in_row < 2 or self._phase is None or self._phase.arrivals is not None:
+            return False
+        wait_ns = min(_FIRST_WAIT_NS << min(in_row - 2, 10), _LONGEST_WAIT_NS)
+        self._report.refusals_waited_ns += wait_ns
+        self._loop.call_later(wait_ns / 1e9, self._end_wait, session, exchange.end + wait_ns, more)
+        return True
+
+    def _end_wait(self, session: Session, at: int, more: bool) -> None:
+        self._end_turn(session, at, more=more)
+        self._pump()
 
     def _release(self, session: Session) -> None:
         """Close the connection of a conversation that is over or has failed."""
@@ -496,8 +523,9 @@ class Worker:
         more = record.cancelled or (reply is not None and record.failure is None)
         if more and reply is not None and (reply.outputs or not record.cancelled):
             self._bodies.remember(session, reply)
-        self._end_turn(session, exchange.end, more=more)
-        self._pump()
+        if more or not self._waits_for_server(session, exchange, more=False):
+            self._end_turn(session, exchange.end, more=more)
+            self._pump()
 
     def _on_space(self) -> None:
         if self._held_since:
