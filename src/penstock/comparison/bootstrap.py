@@ -20,6 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.metrics.confidence import t_critical
+
 __all__ = ["Estimate", "Values", "block_length", "compare_means", "compare_percentiles", "holm"]
 
 Values = NDArray[np.float64]
@@ -33,6 +35,8 @@ _CHUNK = 2_000_000
 """Values drawn at once: 16 MB."""
 _CONFIDENCE = 0.95
 _Z = 1.959964
+_NORMAL_DEGREES = 200
+"""Degrees of freedom at which Student's t is within 1 % of the normal quantile."""
 
 
 class Estimate(NamedTuple):
@@ -191,17 +195,7 @@ def _resamples(values: int) -> int:
 def _percentile_interval(difference: float, drawn: Values, blocks: float) -> tuple[float, float]:
     # With few blocks their variance is uncertain: widen the interval by the ratio of Student's t to the normal quantile.
     blocks = max(2.0, blocks)
-    stretch = _student_t(blocks - 1) / _Z * math.sqrt(blocks / (blocks - 1))
+    degrees = max(2, min(_NORMAL_DEGREES, round(blocks - 1)))
+    stretch = t_critical(degrees, _CONFIDENCE) / _Z * math.sqrt(blocks / (blocks - 1))
     low, high = np.quantile(difference + (drawn - drawn.mean()) * stretch, (0.025, 0.975))
     return float(low), float(high)
-
-
-def _student_t(degrees: float) -> float:
-    """Return the 97.5 % quantile of Student's t by the Cornish-Fisher expansion; within 2 % for 2 or more degrees."""
-    z, v = _Z, max(degrees, 2.0)
-    return (
-        z
-        + (z**3 + z) / (4 * v)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
-    )

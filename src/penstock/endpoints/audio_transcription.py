@@ -41,11 +41,7 @@ class AudioTranscription(Endpoint):
     )
 
     def build(
-        self,
-        turn: Turn,
-        model: str,
-        settings: EndpointSettings,
-        history: History = NO_HISTORY,  # noqa: ARG002
+        self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY
     ) -> dict[str, Any]:
         if len(turn.audios) != 1:
             raise UserError(
@@ -86,7 +82,6 @@ class AudioTranscription(Endpoint):
         return fields
 
     def input_text(self, body: dict[str, Any]) -> list[str]:
-        del body
         return []
 
     def read_body(self, body: bytes) -> Reply:

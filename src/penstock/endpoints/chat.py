@@ -38,7 +38,7 @@ class Chat(Endpoint):
         set_stream_options(body, per_chunk=settings.per_chunk_usage)
         return body
 
-    def remember(self, history: History, turn: Turn, reply: Reply, settings: EndpointSettings) -> None:  # noqa: ARG002
+    def remember(self, history: History, turn: Turn, reply: Reply, settings: EndpointSettings) -> None:
         """Add the reply's text and tool calls; its reasoning only if it has neither."""
         answer: dict[str, Any] = {"role": "assistant"}
         if reply.items:

@@ -20,11 +20,7 @@ class Completions(Endpoint):
     declaration = Declaration(inputs=frozenset(), length_limits=("max_tokens",), body_key="prompt")
 
     def build(
-        self,
-        turn: Turn,
-        model: str,
-        settings: EndpointSettings,
-        history: History = NO_HISTORY,  # noqa: ARG002
+        self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY
     ) -> dict[str, Any]:
         body: dict[str, Any] = {
             "prompt": turn.texts[0] if len(turn.texts) == 1 else list(turn.texts),

@@ -39,11 +39,7 @@ class Embeddings(Endpoint):
     )
 
     def build(
-        self,
-        turn: Turn,
-        model: str,
-        settings: EndpointSettings,
-        history: History = NO_HISTORY,  # noqa: ARG002
+        self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY
     ) -> dict[str, Any]:
         return {"model": model, "input": list(turn.texts)} | settings.extra | turn.extra
 

@@ -59,11 +59,7 @@ class HuggingFaceGenerate(Endpoint):
     )
 
     def build(
-        self,
-        turn: Turn,
-        model: str,  # noqa: ARG002
-        settings: EndpointSettings,
-        history: History = NO_HISTORY,  # noqa: ARG002
+        self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY
     ) -> dict[str, Any]:
         parameters: dict[str, Any] = {}
         if turn.output_tokens is not None:

@@ -49,11 +49,7 @@ class ImageGeneration(Endpoint):
     )
 
     def build(
-        self,
-        turn: Turn,
-        model: str,
-        settings: EndpointSettings,
-        history: History = NO_HISTORY,  # noqa: ARG002
+        self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY
     ) -> dict[str, Any]:
         body: dict[str, Any] = {"prompt": " ".join(turn.texts), "model": model, "response_format": "b64_json", "n": 1}
         if settings.streaming:

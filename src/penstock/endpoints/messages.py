@@ -48,7 +48,7 @@ class Messages(Endpoint):
             body["system"] = history.system
         return body | settings.extra | turn.extra
 
-    def remember(self, history: History, turn: Turn, reply: Reply, settings: EndpointSettings) -> None:  # noqa: ARG002
+    def remember(self, history: History, turn: Turn, reply: Reply, settings: EndpointSettings) -> None:
         """Add the reply's text and tool calls; its thinking only if it has neither."""
         answer: str | list[Any] = "".join(reply.outputs or reply.reasonings)
         if reply.items:

@@ -53,11 +53,7 @@ class _Rankings(Endpoint):
         raise NotImplementedError
 
     def build(
-        self,
-        turn: Turn,
-        model: str,
-        settings: EndpointSettings,
-        history: History = NO_HISTORY,  # noqa: ARG002
+        self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY
     ) -> dict[str, Any]:
         return self.body(model, *_query_and_passages(turn)) | settings.extra | turn.extra
 

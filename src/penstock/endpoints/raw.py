@@ -32,11 +32,7 @@ class Raw(Endpoint):
         self._extract = None if expression is None else _compile(expression)
 
     def build(
-        self,
-        turn: Turn,  # noqa: ARG002
-        model: str,  # noqa: ARG002
-        settings: EndpointSettings,  # noqa: ARG002
-        history: History = NO_HISTORY,  # noqa: ARG002
+        self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY
     ) -> dict[str, Any]:
         raise UserError(
             "--endpoint-type raw sends the bodies of a file as they are and builds none; give it an --input-file of "

@@ -70,7 +70,7 @@ class Template(Raw):
             return other
         return body | extra
 
-    def remember(self, history: History, turn: Turn, reply: Reply, settings: EndpointSettings) -> None:  # noqa: ARG002
+    def remember(self, history: History, turn: Turn, reply: Reply, settings: EndpointSettings) -> None:
         """Add the turn and its reply to the variable `turns`."""
         text = "".join(reply.outputs[:1] or reply.reasonings[:1])
         history.items += [turn, Turn(texts=(text,), role="assistant")]

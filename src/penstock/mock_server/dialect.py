@@ -175,23 +175,23 @@ class Dialect:
         """Parse a request body. Raise BadRequest, or msgspec's DecodeError or ValidationError."""
         raise NotImplementedError
 
-    def prompts(self, body: bytes, block_size: int) -> list[PromptBlocks]:  # noqa: ARG002
+    def prompts(self, body: bytes, block_size: int) -> list[PromptBlocks]:
         """Return the prompts of a valid request body, for the prefix cache. A dialect without a cache returns none."""
         return []
 
-    def opening_events(self, reply: PlannedReply) -> list[Event]:  # noqa: ARG002
+    def opening_events(self, reply: PlannedReply) -> list[Event]:
         """Return the events before the first token."""
         return []
 
-    def token_events(self, reply: PlannedReply, tokens: TokenRange) -> list[Event]:  # noqa: ARG002
+    def token_events(self, reply: PlannedReply, tokens: TokenRange) -> list[Event]:
         """Return the events that carry these tokens of each choice."""
         return []
 
-    def closing_events(self, reply: PlannedReply) -> list[Event]:  # noqa: ARG002
+    def closing_events(self, reply: PlannedReply) -> list[Event]:
         """Return the events after the last token that hold no token counts."""
         return []
 
-    def usage_events(self, reply: PlannedReply) -> list[Event]:  # noqa: ARG002
+    def usage_events(self, reply: PlannedReply) -> list[Event]:
         """Return the last events, which hold token counts."""
         return []
 
@@ -203,11 +203,11 @@ class Dialect:
         """Return the rest of the JSON body."""
         raise NotImplementedError
 
-    def reply_id(self, reply: PlannedReply, number: int, second: int) -> bytes:  # noqa: ARG002
+    def reply_id(self, reply: PlannedReply, number: int, second: int) -> bytes:
         """Return the replacement for ID_PLACEHOLDER, of the same length. A dialect that stores replies does so here."""
         return id_and_time(number, second)
 
-    def error_event(self, reply: PlannedReply, sent: int) -> Event:  # noqa: ARG002
+    def error_event(self, reply: PlannedReply, sent: int) -> Event:
         """Return an error that replaces the rest of the stream after `sent` tokens."""
         return Event(error_body("the mock was told to fail here", "server_error", code=500))
 

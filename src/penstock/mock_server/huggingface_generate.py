@@ -74,7 +74,6 @@ class HuggingFaceGenerate(Dialect):
         return b',"details":%b}' % encode(details(reply)) if reply.sends_usage else b"}"
 
     def error_event(self, reply: PlannedReply, sent: int) -> Event:
-        del reply, sent
         return Event(encode({"error": "the mock was told to fail here", "error_type": "generation"}))
 
 

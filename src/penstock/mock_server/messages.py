@@ -85,7 +85,6 @@ class Messages(Dialect):
         return [event("content_block_delta", index=0, delta=delta)]
 
     def closing_events(self, reply: PlannedReply) -> list[Event]:
-        del reply
         return [event("content_block_stop", index=0)]
 
     def usage_events(self, reply: PlannedReply) -> list[Event]:
@@ -105,11 +104,9 @@ class Messages(Dialect):
 
     def reply_id(self, reply: PlannedReply, number: int, second: int) -> bytes:
         """Return an id that fills the whole placeholder: a message has no time."""
-        del reply, second
         return b"%0*x" % (len(ID_PLACEHOLDER), number)
 
     def error_event(self, reply: PlannedReply, sent: int) -> Event:
-        del reply, sent
         return event("error", error={"type": "api_error", "message": "the mock was told to fail here"})
 
 

@@ -119,5 +119,4 @@ class TeiRankings(Dialect):
         return encode([{"index": index, "score": score(rank)} for rank, index in enumerate(order(reply))])
 
     def body_suffix(self, reply: PlannedReply) -> bytes:
-        del reply
         return b""

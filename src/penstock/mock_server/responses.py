@@ -138,7 +138,7 @@ class Responses(Dialect):
         InputBlocks(prompt).add_input(fields.input or [])
         return [prompt]
 
-    def reply_id(self, reply: PlannedReply, number: int, second: int) -> bytes:  # noqa: ARG002 -- created_at is cached
+    def reply_id(self, reply: PlannedReply, number: int, second: int) -> bytes:
         # Chunk sizes are already rendered, so the id must be as long as the placeholder.
         reply_id = b"%0*x" % (len(ID_PLACEHOLDER), number)
         if reply.request.uncached_fields.store:
@@ -216,11 +216,11 @@ class InputCounts:
     def __init__(self) -> None:
         self.tokens = self.images = self.audios = 0
 
-    def add_text(self, text: str | None, role: str | None = None) -> None:  # noqa: ARG002
+    def add_text(self, text: str | None, role: str | None = None) -> None:
         if text:
             self.tokens += estimate_tokens(text)
 
-    def add_media(self, content: str | None, tokens: int) -> None:  # noqa: ARG002
+    def add_media(self, content: str | None, tokens: int) -> None:
         self.tokens += tokens
 
     def add_input(self, items: str | list[Item]) -> None:

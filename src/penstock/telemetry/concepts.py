@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from penstock.table_rows import table_rows
 from penstock.telemetry.prometheus import Series
 
 __all__ = [
@@ -34,83 +35,34 @@ class Concept(NamedTuple):
     """Several series, such as those of several engines, are averaged instead of added."""
     counter: bool = False
     scale: float = 1.0
+    """100 for a share, which is reported in percent."""
 
 
 QUEUE, RUNNING, CACHE, HITS = "queue_depth", "running_requests", "cache_usage", "cache_hit_rate"
 
-CONCEPTS = (
+_TABLE = """\
+queue_depth | Queue Depth | requests
+    vllm_num_requests_waiting sglang_num_queue_reqs trtllm_num_requests_waiting trtllm_num_queued_requests tgi_queue_size
+running_requests | Running Requests | requests
+    vllm_num_requests_running sglang_num_running_reqs trtllm_num_requests_running tgi_batch_current_size
+cache_usage | Cache Usage | % | mean
+    vllm_kv_cache_usage_perc vllm_gpu_cache_usage_perc sglang_token_usage trtllm_kv_cache_utilization
+cache_hit_rate | Cache Hit Rate | % | mean
+    sglang_cache_hit_rate trtllm_kv_cache_hit_rate vllm_gpu_prefix_cache_hit_rate
+cache_queries | Cache Queries | tokens | counter
+    vllm_prefix_cache_queries vllm_gpu_prefix_cache_queries sglang_prompt_tokens
+cache_hits | Cache Hits | tokens | counter
+    vllm_prefix_cache_hits vllm_gpu_prefix_cache_hits sglang_cached_tokens
+preemptions | Preemptions | requests | counter
+    vllm_num_preemptions sglang_num_retracted_requests trtllm_num_preemptions
+requests | Finished Requests | requests | counter
+    vllm_request_success sglang_num_requests trtllm_request_success tgi_request_success
+"""
+CONCEPTS = tuple(
     Concept(
-        QUEUE,
-        "Queue Depth",
-        "requests",
-        (
-            "vllm_num_requests_waiting",
-            "sglang_num_queue_reqs",
-            "trtllm_num_requests_waiting",
-            "trtllm_num_queued_requests",
-            "tgi_queue_size",
-        ),
-    ),
-    Concept(
-        RUNNING,
-        "Running Requests",
-        "requests",
-        (
-            "vllm_num_requests_running",
-            "sglang_num_running_reqs",
-            "trtllm_num_requests_running",
-            "tgi_batch_current_size",
-        ),
-    ),
-    Concept(
-        CACHE,
-        "Cache Usage",
-        "%",
-        (
-            "vllm_kv_cache_usage_perc",
-            "vllm_gpu_cache_usage_perc",
-            "sglang_token_usage",
-            "trtllm_kv_cache_utilization",
-        ),
-        mean=True,
-        scale=100,
-    ),
-    Concept(
-        HITS,
-        "Cache Hit Rate",
-        "%",
-        ("sglang_cache_hit_rate", "trtllm_kv_cache_hit_rate", "vllm_gpu_prefix_cache_hit_rate"),
-        mean=True,
-        scale=100,
-    ),
-    Concept(
-        "cache_queries",
-        "Cache Queries",
-        "tokens",
-        ("vllm_prefix_cache_queries", "vllm_gpu_prefix_cache_queries", "sglang_prompt_tokens"),
-        counter=True,
-    ),
-    Concept(
-        "cache_hits",
-        "Cache Hits",
-        "tokens",
-        ("vllm_prefix_cache_hits", "vllm_gpu_prefix_cache_hits", "sglang_cached_tokens"),
-        counter=True,
-    ),
-    Concept(
-        "preemptions",
-        "Preemptions",
-        "requests",
-        ("vllm_num_preemptions", "sglang_num_retracted_requests", "trtllm_num_preemptions"),
-        counter=True,
-    ),
-    Concept(
-        "requests",
-        "Finished Requests",
-        "requests",
-        ("vllm_request_success", "sglang_num_requests", "trtllm_request_success", "tgi_request_success"),
-        counter=True,
-    ),
+        name, header, unit, tuple(names.split()), "mean" in kind, "counter" in kind, scale=100 if unit == "%" else 1
+    )
+    for (name, header, unit, *kind), names in table_rows(_TABLE)
 )
 CONCEPT_HEADERS = {concept.name: concept.header for concept in CONCEPTS} | {"restarts": "Restarts"}
 _BY_NAME = {name: concept for concept in CONCEPTS for name in concept.names}

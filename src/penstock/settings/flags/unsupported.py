@@ -1,6 +1,6 @@
 """AIPerf flags that this version does not support. Penstock refuses each by name and silently ignores none.
 
-To support a flag, delete its row here and add a `Flag` to a group of the table.
+To support a flag, delete its name here and add a row to `flags.table`.
 """
 
 from __future__ import annotations
@@ -9,127 +9,39 @@ from penstock.settings.flags.flag import UnsupportedFlag
 
 __all__ = ["UNSUPPORTED_FLAGS"]
 
-_SPELLINGS = (
-    # endpoint
-    "--download-video-content",
-    "--request-content-type",
-    "--uuid-and-strip",
-    # tokenizer
-    "--tokenizer-trust-remote-code",
-    # input
-    "--hf-subset",
-    "--hf-weka-dataset",
-    "--dataset-filter",
-    "--ignore-trace-delays",
-    "--use-think-time-only",
-    "--max-context-length",
-    "--allow-dataset-wrap --no-allow-dataset-wrap",
-    "--trace-session-sample-ratio",
-    # conversation input
-    "--inter-turn-delay-cap-seconds",
-    "--max-idle-gap-cap-seconds",
-    "--open-loop-replay --no-open-loop-replay",
-    "--open-loop-strict",
-    "--omit-kv-hints",
-    "--force-min-tokens --no-force-min-tokens",
-    # image input
-    "--image-source",
-    "--image-source-sampling",
-    # video input
-    "--video-batch-size --batch-size-video",
-    "--video-duration",
-    "--video-fps",
-    "--video-width",
-    "--video-height",
-    "--video-synth-type",
-    "--video-format",
-    "--video-codec",
-    "--video-audio-sample-rate",
-    "--video-audio-num-channels",
-    "--video-audio-codec",
-    "--video-audio-depth",
-    # load generator
-    "--trajectory-start-min-ratio",
-    "--trajectory-start-max-ratio",
-    "--burst-phase-starts",
-    "--trace-idle-gap-cap-seconds",
-    "--system-idle-gap-cap-seconds",
-    # scenario
-    "--scenario",
-    "--unsafe-override",
-    # warmup
-    "--agentic-cache-warmup-duration",
-    "--agentic-warmup-grace-period",
-    # output
-    "--auto-plot --no-auto-plot",
-    "--plot-required",
-    "--otel-url",
-    "--stream",
-    "--otel-resource-attributes",
-    "--gen-ai-provider",
-    "--mlflow-tracking-uri",
-    "--mlflow-experiment",
-    "--mlflow-run-name",
-    "--mlflow-tag",
-    "--mlflow-parent-run-id",
-    "--mlflow-artifact-glob",
-    "--wandb-project",
-    "--wandb-entity",
-    "--wandb-run-name",
-    "--wandb-tag",
-    # multi-run
-    "--search-space",
-    "--search-metric",
-    "--search-stat",
-    "--search-direction",
-    "--search-max-iterations",
-    "--search-initial-points",
-    "--search-random-seed",
-    "--search-planner",
-    "--optuna-sampler",
-    "--optuna-acquisition",
-    "--optuna-terminator",
-    "--search-percentile-pooling",
-    "--bo-constraint-mode",
-    "--variant --sweep-variant",
-    "--search-sla",
-    "--search-sla-tier",
-    "--isl-osl-pairs",
-    "--tpot-sla-ms",
-    "--search-style",
-    "--degradation-threshold",
-    "--degradation-metric-tag",
-    "--degradation-stat",
-    "--isl-min",
-    "--isl-max",
-    "--isl-steps",
-    "--concurrency-steps",
-    "--osl-min",
-    "--osl-max",
-    "--osl-steps",
-    # accuracy
-    "--accuracy-benchmark",
-    "--accuracy-tasks",
-    "--accuracy-n-shots",
-    "--accuracy-enable-cot --accuracy-no-enable-cot",
-    "--accuracy-grader",
-    "--accuracy-system-prompt",
-    "--accuracy-verbose",
-    # service
-    "--record-processor-service-count --record-processors",
-    "--api-port",
-    "--api-host",
-    "--stats-interval",
-    # zmq communication
-    "--zmq-host",
-    "--zmq-ipc-path",
-    "--zmq-dual-bind",
-)
+_NAMES = """
+endpoint: --download-video-content --request-content-type --uuid-and-strip
+tokenizer: --tokenizer-trust-remote-code
+input: --hf-subset --hf-weka-dataset --dataset-filter --ignore-trace-delays --use-think-time-only --max-context-length
+  --allow-dataset-wrap=--no-allow-dataset-wrap --trace-session-sample-ratio
+conversation input: --inter-turn-delay-cap-seconds --max-idle-gap-cap-seconds --open-loop-replay=--no-open-loop-replay
+  --open-loop-strict --omit-kv-hints --force-min-tokens=--no-force-min-tokens
+image input: --image-source --image-source-sampling
+video input: --video-batch-size=--batch-size-video --video-duration --video-fps --video-width --video-height
+  --video-synth-type --video-format --video-codec --video-audio-sample-rate --video-audio-num-channels
+  --video-audio-codec --video-audio-depth
+load generator: --trajectory-start-min-ratio --trajectory-start-max-ratio --burst-phase-starts
+  --trace-idle-gap-cap-seconds --system-idle-gap-cap-seconds
+scenario: --scenario --unsafe-override
+warmup: --agentic-cache-warmup-duration --agentic-warmup-grace-period
+output: --auto-plot=--no-auto-plot --plot-required --otel-url --stream --otel-resource-attributes --gen-ai-provider
+  --mlflow-tracking-uri --mlflow-experiment --mlflow-run-name --mlflow-tag --mlflow-parent-run-id --mlflow-artifact-glob
+  --wandb-project --wandb-entity --wandb-run-name --wandb-tag
+multi-run: --search-space --search-metric --search-stat --search-direction --search-max-iterations
+  --search-initial-points --search-random-seed --search-planner --optuna-sampler --optuna-acquisition
+  --optuna-terminator --search-percentile-pooling --bo-constraint-mode --variant=--sweep-variant --search-sla
+  --search-sla-tier --isl-osl-pairs --tpot-sla-ms --search-style --degradation-threshold --degradation-metric-tag
+  --degradation-stat --isl-min --isl-max --isl-steps --concurrency-steps --osl-min --osl-max --osl-steps
+accuracy: --accuracy-benchmark --accuracy-tasks --accuracy-n-shots --accuracy-enable-cot=--accuracy-no-enable-cot
+  --accuracy-grader --accuracy-system-prompt --accuracy-verbose
+service: --record-processor-service-count=--record-processors --api-port --api-host --stats-interval
+zmq communication: --zmq-host --zmq-ipc-path --zmq-dual-bind
+"""
+"""The first spelling of each flag, and others after equals signs, by AIPerf's groups."""
 
 _HINTS = {
     "--stream": "to have replies streamed, write --streaming",
 }
 
-UNSUPPORTED_FLAGS = tuple(
-    UnsupportedFlag(first, tuple(rest), _HINTS.get(first, "")) for first, *rest in map(str.split, _SPELLINGS)
-)
+_ROWS = (word.split("=") for word in _NAMES.split() if word.startswith("--"))
+UNSUPPORTED_FLAGS = tuple(UnsupportedFlag(first, tuple(rest), _HINTS.get(first, "")) for first, *rest in _ROWS)
