@@ -367,3 +367,10 @@ def test_first_tokens_are_known_if_every_chunk_has_usage() -> None:
     assert interpret(exchange(*reads), CHAT, EPOCH)[0].head_tokens == 3
     reads = (10, ROLE + event("a b")), (20, event("c")), (30, STOP + USAGE + DONE)
     assert interpret(exchange(*reads), CHAT, EPOCH)[0].head_tokens is None
+
+
+def test_usage_that_comes_before_the_text_does_not_count_it() -> None:
+    first = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":0,"total_tokens":3}}\n\n'
+    usage = record_of(exchange((10, ROLE + first), (20, event("a b")), (30, STOP + DONE))).usage
+    assert usage is not None
+    assert (usage.prompt, usage.completion, usage.total) == (3, None, None)

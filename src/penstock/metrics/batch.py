@@ -166,7 +166,13 @@ class Batch:
 
     @cached_property
     def has_usage(self) -> Selection:
-        return _flags([record.usage is not None for record in self.records])
+        """Replies whose tokens the server counted."""
+        return _flags(
+            [
+                record.usage is not None and (record.usage.completion is not None or not any(record.outputs))
+                for record in self.records
+            ]
+        )
 
     @cached_property
     def _usages(self) -> dict[str, Values]:

@@ -11,6 +11,8 @@ from http import HTTPStatus
 from itertools import accumulate
 from typing import Any, NamedTuple
 
+import msgspec
+
 from penstock.endpoints.base import Endpoint
 from penstock.endpoints.reply import Reply
 from penstock.records.record import Failure, Record
@@ -106,7 +108,10 @@ def _read_reply(record: Record, exchange: Exchange, endpoint: Endpoint) -> Reply
     record.outputs = reply.outputs
     record.reasonings = reply.reasonings
     record.finish = reply.finish
-    record.usage = reply.usage
+    record.usage = usage = reply.usage
+    if usage is not None and usage.completion == 0 and (any(reply.outputs) or any(reply.reasonings)):
+        # It came before the text, as in the first chunk of some servers, and does not count it.
+        record.usage = msgspec.structs.replace(usage, completion=None, total=None)
     record.model = reply.model
     record.response_id = reply.id
     record.warnings = reply.warnings

@@ -105,7 +105,7 @@ def render(progress: RunProgress, labels: dict[str, str], expected: int | None) 
     """Return the metrics page."""
     info = {"version": __version__, **labels}
     gauges: list[tuple[str, str, float]] = [
-        ("in_flight_requests", "Conversations that are active", progress.in_flight),
+        ("in_flight_requests", "Requests that are sent and have no complete reply", progress.in_flight),
         ("workers", "Worker processes, including lost ones", len(progress.workers)),
         ("phase_number", "Number of the running phase, from 0", progress.phase),
         ("stopping", "How often the run was interrupted, or 1 if an error ends it", progress.stopping),

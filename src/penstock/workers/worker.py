@@ -573,7 +573,7 @@ class Worker:
             self._sent,
             self._ended,
             processor.failed,
-            0 if scheduler is None else scheduler.active,
+            self._sent - self._ended,
             live.latency,
             live.first_content,
             live.chunk_gap,
