@@ -94,7 +94,7 @@ def test_missing_or_malformed_key_is_401(authorization: str | None, x_api_key: s
     status, error = refused(head(authorization, x_api_key), SNAPSHOT, entry())
     assert status == 401
     assert error["type"] == "invalid_api_key"
-    assert "code" not in error
+    assert error["code"] == error["type"]
     assert "missing or malformed" in error["message"]
 
 
@@ -102,7 +102,7 @@ def test_missing_or_malformed_key_is_401(authorization: str | None, x_api_key: s
 def test_unknown_key_is_401_and_not_repeated(presented: str) -> None:
     status, error = refused(head(f"Bearer {presented}"), SNAPSHOT, entry())
     assert (status, error["type"]) == (401, "invalid_api_key")
-    assert "code" not in error
+    assert error["code"] == error["type"]
     assert "not valid" in error["message"]
     assert "not found" not in error["message"]
     assert presented not in error["message"]
@@ -182,7 +182,7 @@ def test_contains_api_key_detects_own_and_other_keys() -> None:
 def test_model_not_allowed_for_the_key_is_403() -> None:
     status, error = refused(key("k", ("other", "gp")), "gpt", SNAPSHOT, None, function=authorize)
     assert (status, error["type"]) == (403, "permission_denied")
-    assert "code" not in error
+    assert error["code"] == error["type"]
     assert "gpt" in error["message"]
     assert "not found" not in error["message"]
 

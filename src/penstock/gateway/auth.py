@@ -22,7 +22,9 @@ from penstock.gateway.rsgi import Headers
 from penstock.secrets import REDACTED
 
 __all__ = [
+    "address_refused",
     "allows",
+    "allows_address",
     "authenticate",
     "authorize",
     "client_ip",
@@ -113,14 +115,19 @@ def authorize(key: CallerKey, model_name: object, snapshot: Snapshot, client_ip:
         raise Refusal(404, "model_not_found", f"The model `{_truncate(model_name)}` does not exist.")
     if not allows(key.allowed_models, model_name):
         raise Refusal(403, "permission_denied", f"This API key may not use the model `{model_name}`.")
-    if model.allowed_cidrs and not _is_inside(client_ip, model.allowed_cidrs):
-        raise Refusal(
-            403,
-            "permission_denied",
-            f"The model `{model_name}` may not be used from this address.",
-            code="ip_restricted",
-        )
+    if not allows_address(model, client_ip):
+        raise address_refused(model)
     return model
+
+
+def allows_address(model: Model, client_ip: str | None) -> bool:
+    """Return whether a model may be used from an address."""
+    return not model.allowed_cidrs or _is_inside(client_ip, model.allowed_cidrs)
+
+
+def address_refused(model: Model) -> Refusal:
+    message = f"The model `{model.name}` may not be used from this address."
+    return Refusal(403, "permission_denied", message, code="ip_restricted")
 
 
 def client_ip(peer: str | None, forwarded_for: str | None, trusted: tuple[str, ...]) -> str | None:

@@ -30,7 +30,7 @@ class Refusal(Exception):
         self.status = status
         self.type = type_
         self.message = message
-        self.code = code
+        self.code: str | float | None = type_ if code is None else code
         self.param = param
         self.policy = policy
         self.retry_after = retry_after

@@ -106,3 +106,19 @@ def test_output_guardrail_blocks_a_text_that_is_split_into_deltas(
         upstream.reply_with({"type": "message", "content": [{"type": "text", "text": "Project Nightjar is late."}]})
     reply = gateway.post(PATH, {**BODY, "stream": stream})
     assert (reply.status, reply.json["type"], reply.error["type"]) == (422, "error", "content_filter")
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings", "/v1/completions"])
+def test_alias_whose_provider_key_has_another_adapter_is_refused_with_400(
+    gateway: GatewayProcess, upstream: Upstream, path: str
+) -> None:
+    gateway.reload(anthropic(upstream.url))
+    reply = gateway.post(path, BODY | {"input": "Hi.", "prompt": "Hi."})
+    assert (reply.status, reply.error["type"], reply.error["param"]) == (400, "invalid_request_error", "model")
+    assert not upstream.requests
+
+
+def test_reply_has_the_request_id_that_the_client_library_reads(gateway: GatewayProcess, mock: str) -> None:
+    gateway.reload(anthropic(mock))
+    reply = gateway.post(PATH, BODY)
+    assert reply.headers["request-id"] == reply.headers["x-request-id"] == reply.id

@@ -28,7 +28,7 @@ def no_upstream_request(upstream: Upstream) -> Any:
 
 
 def assert_refused(gateway: GatewayProcess, reply: Any, status: int, type_: str, code: str | None = None) -> None:
-    assert (reply.status, reply.error["type"], reply.error.get("code")) == (status, type_, code), reply
+    assert (reply.status, reply.error["type"], reply.error["code"]) == (status, type_, code or type_), reply
     assert "server-timing" in reply.headers
     if status in (401, 404):  # these have no entry, see `test_refusals_of_strangers_are_counted_but_not_stored`
         return

@@ -274,3 +274,34 @@ def test_reload_ends_the_cooldown_of_changed_models_only(gateway: GatewayProcess
     assert served_by() == "m"  # only another model was added
     gateway.reload(resources(upstream.url, models=[direct("l", cooldown={"enabled": False}), *others]))
     assert served_by() == "l"
+
+
+LOOPBACK, ELSEWHERE = {"allowed_cidrs": ["127.0.0.0/8"]}, {"allowed_cidrs": ["10.0.0.0/8"]}
+
+
+def test_target_that_the_address_may_not_use_is_skipped(gateway: GatewayProcess, upstream: Upstream) -> None:
+    models = [direct("n", **ELSEWHERE), direct("o", **LOOPBACK), group("n", "o")]
+    gateway.reload(resources(upstream.url, models=models))
+    reply = send_request(gateway)
+    assert (reply.status, reply.headers["x-penstock-served-by"]) == (200, "o")
+    assert [attempt["model"] for attempt in gateway.ledger_entry(reply)["attempts"]] == ["o"]
+
+
+def test_group_without_a_target_for_the_address_is_refused(gateway: GatewayProcess, upstream: Upstream) -> None:
+    models = [direct("n", **ELSEWHERE), direct("o", **ELSEWHERE), group("n", "o")]
+    gateway.reload(resources(upstream.url, models=models))
+    reply = send_request(gateway)
+    assert (reply.status, reply.error["type"], reply.error["code"]) == (403, "permission_denied", "ip_restricted")
+    assert not upstream.requests
+
+
+@pytest.mark.parametrize("strategy", ["failover", "round_robin"])
+def test_failed_group_does_not_fall_back_to_a_target_that_the_address_may_not_use(
+    gateway: GatewayProcess, upstream: Upstream, strategy: str
+) -> None:
+    models = [direct("n", **LOOPBACK), direct("o", **ELSEWHERE), group("n", "o", strategy=strategy)]
+    gateway.reload(resources(upstream.url, models=models))
+    upstream.reply_with({"error": {"message": "no"}}, 500)
+    for _ in range(2):
+        assert send_request(gateway).status in (502, 503)
+    assert {request.json["model"] for request in upstream.requests} == {"n-upstream"}

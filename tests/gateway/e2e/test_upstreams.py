@@ -74,7 +74,8 @@ def test_compressed_error_that_expands_a_thousandfold_is_not_decoded(
 ) -> None:
     error = {"message": "No." + " " * 3_000_000, "type": "invalid_request_error"}
     upstream.reply_with(gzip.compress(json.dumps({"error": error}).encode()), 400, content_encoding="gzip")
-    assert gateway.respond().error == {"message": "The upstream answered with status 400.", "type": "upstream_error"}
+    message = "The upstream answered with status 400."
+    assert gateway.respond().error == {"message": message, "type": "upstream_error", "code": "upstream_error"}
 
 
 @pytest.mark.parametrize("value", ["7", "1.5", "Fri, 31 Dec 2099 23:59:59 GMT"])

@@ -100,7 +100,10 @@ def test_unsupported_collection_is_an_error(files: Files, collection: str) -> No
         ),
         ('display_name: x, api_key: sk-1, request: {default_headers: {"a\\r\\nb": c}}', "not an HTTP header name"),
         ("display_name: x, api_key: sk-1, id: 7", "id is not a known field"),
-        ("display_name: x, api_key: sk-1, request: {forward_client_headers: [x]}", "request.forward_client_headers"),
+        (
+            "display_name: x, api_key: sk-1, request: {forward_client_headers: [OpenAI-Beta, x]}",
+            "forward_client_headers[1]",
+        ),
         ("display_name: x, api_key: sk-1, request: {param_constraints: {a: 1}}", "request.param_constraints is not"),
         ("display_name: x, api_key: sk-1, request: {default_headers: {a: 1}}", "request.default_headers must be"),
         ("display_name: x, api_key: sk-1, request: {default_headers: {a: '$${x}'}}", "request.default_headers.a is a"),

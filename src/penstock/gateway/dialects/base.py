@@ -153,6 +153,8 @@ class Dialect:
     """True if a later request can refer to a reply by its id."""
     reference_members: tuple[str, ...] = ()
     """Members of a request that refer to stored replies."""
+    id_headers: tuple[str, ...] = ("x-penstock-request-id", "x-request-id")
+    """Headers of a reply with the id of the request. The clients of OpenAI read `x-request-id`."""
     has_done_marker = False
     """True if a stream ends with `[DONE]`, which some providers leave out."""
 
@@ -240,7 +242,7 @@ class Dialect:
     def error_event(self, kind: str, message: str, sequence: int, code: str | None = None) -> bytes:
         """Return the event that ends an incomplete stream whose head has been sent."""
         del sequence
-        error = {"message": message, "type": kind} | ({} if code is None else {"code": code})
+        error = {"message": message, "type": kind, "code": code or kind}
         return b"data: " + orjson.dumps({"error": error}) + b"\n\n"
 
     def block_event(

@@ -108,6 +108,7 @@ class Messages(Dialect):
     provider = adapter = "anthropic"
     default_base = "https://api.anthropic.com/v1"
     api_name = "Messages API"
+    id_headers = (*Dialect.id_headers, "request-id")
     input_members = ("system", "messages", "tools")
     output_members = frozenset({"text", "thinking", "input"})
 
@@ -118,7 +119,7 @@ class Messages(Dialect):
         return [("X-Api-Key", secret)]
 
     def default_headers(self) -> list[tuple[str, str]]:
-        return [("Anthropic-Version", API_VERSION)]
+        return [("anthropic-version", API_VERSION)]
 
     def stream_reader(self) -> StreamReader:
         return _MessagesReader()

@@ -28,6 +28,8 @@ class Attempt(msgspec.Struct, kw_only=True):
     connect_ms: float = 0.0
     first_byte_ms: float | None = None
     ended_ms: float = 0.0
+    upstream_request_id: str | None = None
+    """The id that the upstream gave to the request, in `x-request-id` or `request-id`."""
 
 
 class GuardrailHit(msgspec.Struct, kw_only=True):

@@ -10,6 +10,7 @@ from penstock.gateway.relay.upstream import Target, base_of
 from penstock.gateway.relay.upstream_attempt import Timeouts
 from penstock.gateway.resources.config import GatewayConfig
 from penstock.gateway.resources.snapshot import Model, Snapshot
+from penstock.gateway.routes import PREFIX
 
 __all__ = ["CompiledSnapshot"]
 
@@ -45,16 +46,23 @@ class CompiledSnapshot:
                     f"The {dialect.api_name} needs a target with the provider `{dialect.provider}`, and `{model.name}` "
                     "has none.",
                 )
-        targets = []
-        for candidate in direct:
-            key = self.snapshot.provider_keys.get(candidate.provider_key or "")
-            if key is not None and key.adapter == dialect.adapter:
-                targets.append(Target(candidate, key, dialect, self._hosts))
-        if not targets:
-            raise Refusal(
-                503, "provider_unavailable", f"The model `{model.name}` has no provider key with a supported adapter."
-            )
-        return tuple(targets)
+        keyed = [(candidate, self.snapshot.provider_keys.get(candidate.provider_key or "")) for candidate in direct]
+        targets = [
+            Target(candidate, key, dialect, self._hosts)
+            for candidate, key in keyed
+            if key is not None and key.adapter == dialect.adapter
+        ]
+        if targets:
+            return tuple(targets)
+        if all(key is None for _, key in keyed):
+            raise Refusal(503, "provider_unavailable", f"The model `{model.name}` has no provider key.")
+        raise Refusal(
+            400,
+            "invalid_request_error",
+            f"The path {PREFIX}{dialect.path} needs a provider key with the adapter `{dialect.adapter}`, and `{model.name}` "
+            "has none.",
+            param="model",
+        )
 
     def timeouts(self, target: Target, group: Model, stream: bool) -> Timeouts:
         """Return the timeouts of an attempt. Those of the target override those of its group, and these override the

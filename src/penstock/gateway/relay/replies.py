@@ -69,9 +69,10 @@ def content_type(headers: dict[bytes, bytes], default: str) -> tuple[str, str]:
     return "content-type", value if value.isascii() and value.isprintable() and value else default
 
 
-def upstream_request_id(value: bytes, target: Target) -> str | None:
-    """Return the upstream's request id, if it may be passed on."""
-    if len(value) > _MAX_ID_CHARS or not value.isascii():
+def upstream_request_id(headers: dict[bytes, bytes], target: Target) -> str | None:
+    """Return the upstream's id of the request, if it sent one that may be passed on."""
+    value = headers.get(b"x-request-id") or headers.get(b"request-id")
+    if not value or len(value) > _MAX_ID_CHARS or not value.isascii():
         return None
     upstream_id = value.decode()
     return upstream_id if upstream_id.isprintable() and target.redact(upstream_id) == upstream_id else None

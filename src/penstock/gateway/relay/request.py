@@ -18,7 +18,14 @@ from time import perf_counter
 
 import orjson
 
-from penstock.gateway.auth import authenticate, authorize, client_ip, recorded_model_name
+from penstock.gateway.auth import (
+    address_refused,
+    allows_address,
+    authenticate,
+    authorize,
+    client_ip,
+    recorded_model_name,
+)
 from penstock.gateway.dialects.base import Dialect, Reply, StreamReader
 from penstock.gateway.guardrails import Guards, StreamBlocked
 from penstock.gateway.json_edits import TooComplexError
@@ -33,7 +40,8 @@ from penstock.gateway.relay.inspections import inspect_input, inspect_output, in
 from penstock.gateway.relay.large_bodies import (
     is_large,
     is_large_reply,
-    large_message,
+    join,
+    large_body,
     read_large_body,
     read_large_reply,
 )
@@ -122,7 +130,8 @@ class GatewayRequest:
         self._headers: Headers
         self._protocol = protocol
         self.client = scope.client
-        self._response = CallerResponse(context, self.client, protocol, request_id)
+        ids = [(name, request_id) for name in dialect.id_headers]
+        self._response = CallerResponse(context, self.client, protocol, ids)
         self.dialect = dialect
         self.request_id = request_id
         self.caller_gone = False
@@ -234,7 +243,13 @@ class GatewayRequest:
         model = self._model = authorize(key, request.model, snapshot, entry.client)
         entry.provider = model.provider
         self._guards = self._compiled.guards_for(key, model)
-        return self._compiled.targets(model, self.dialect)
+        targets = self._compiled.targets(model, self.dialect)
+        if model.routing is None:
+            return targets
+        allowed = tuple(target for target in targets if allows_address(target.model, entry.client))
+        if not allowed:
+            raise address_refused(model)
+        return allowed
 
     async def _check_references(
         self, key: CallerKey, targets: tuple[Target, ...], references: list[tuple[str, str]]
@@ -332,6 +347,7 @@ class GatewayRequest:
         attempt = self._attempt = self._start_attempt(target, message)
         await attempt.run()
         accounting.end_attempt(record, attempt.exchange, attempt.guard_s)
+        record.upstream_request_id = upstream_request_id(attempt.headers, target)
         reader = attempt.reader
         failure = await (self._finish_whole_reply(attempt) if reader is None else self._finish_stream(attempt, reader))
         if failure is not None:
@@ -346,15 +362,20 @@ class GatewayRequest:
             body = edit_body(request, target.upstream_json, options, target.renames, target.defaults)
         except TooComplexError:
             raise too_complex() from None
-        return target.head(len(body), self.request_id) + body
+        return target.head(len(body), self.request_id, self._forwarded_headers(target)) + body
 
     async def _large_message(self, target: Target) -> bytes:
         try:
-            message = await large_message(self._request, target, self._usage_options(target), self.request_id)
+            pieces = await large_body(self._request, target, self._usage_options(target))
+            size = sum(map(len, pieces))
+            message = await join([target.head(size, self.request_id, self._forwarded_headers(target)), *pieces])
         except TooComplexError:
             raise too_complex() from None
         self._raise_if_ended()
         return message
+
+    def _forwarded_headers(self, target: Target) -> bytes:
+        return target.forwarded_headers(self._headers, self.accounting.entry.api_key_id)
 
     def _usage_options(self, target: Target) -> bytes | None:
         """Return the `stream_options` to set, so that the stream reports its usage."""
@@ -609,16 +630,14 @@ class GatewayRequest:
 
     def _name_server(self, attempt: UpstreamAttempt) -> None:
         """Tell the caller the upstream's request id, and the model of a group that served the request."""
-        if b"x-request-id" in attempt.headers:
-            self._pass_upstream_id(attempt)
+        self._pass_upstream_id(attempt)
         served_by = attempt.target.model.name
         if served_by != self.accounting.entry.model:
             self._response.set_header("x-penstock-served-by", served_by)
 
     def _pass_upstream_id(self, attempt: UpstreamAttempt) -> None:
-        value = attempt.headers.get(b"x-request-id")
-        upstream_id = value and upstream_request_id(value, attempt.target)
-        if upstream_id:
+        upstream_id = upstream_request_id(attempt.headers, attempt.target)
+        if upstream_id is not None:
             self._response.set_header("x-upstream-request-id", upstream_id)
 
     # -- account ------------------------------------------------------------------------------------------------------

@@ -15,12 +15,14 @@ __all__ = ["CallerResponse"]
 class CallerResponse:
     """Sends the response of one request."""
 
-    __slots__ = ("_address", "_context", "_extra_headers", "_request_id", "protocol", "stream")
+    __slots__ = ("_address", "_context", "_extra_headers", "_id_headers", "protocol", "stream")
 
-    def __init__(self, context: WorkerContext, address: str, protocol: HTTPProtocol, request_id: str) -> None:
+    def __init__(
+        self, context: WorkerContext, address: str, protocol: HTTPProtocol, id_headers: list[tuple[str, str]]
+    ) -> None:
         self._context = context
         self._address = address
-        self._request_id = request_id
+        self._id_headers = id_headers
         self.protocol = protocol
         self.stream: ResponseStream | None = None
         """None until the head of a stream has been sent."""
@@ -47,7 +49,7 @@ class CallerResponse:
             content_type,
             ("server-timing", server_timing(phases_ms)),
             *self._context.common_headers,
-            ("x-penstock-request-id", self._request_id),
+            *self._id_headers,
             *extra,
         ]
         if more:
@@ -63,7 +65,7 @@ class CallerResponse:
             more,
             ("server-timing", server_timing(phases_ms)),
             *self._context.common_headers,
-            ("x-penstock-request-id", self._request_id),
+            *self._id_headers,
             *self._extra_headers,
         ]
         context = self._context

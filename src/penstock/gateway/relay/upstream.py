@@ -1,10 +1,12 @@
 """Upstream requests, and the interpretation of failed replies.
 
-No header of the caller goes upstream: the head is built here from the provider key, once for each route.
+The head is built here from the provider key, once for each route. Of the caller's headers, only those in
+`Target.forwarded_headers` go upstream.
 """
 
 from __future__ import annotations
 
+import hmac
 import re
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
@@ -17,6 +19,7 @@ from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.hosts import Host, Hosts
 from penstock.gateway.resources.snapshot import Model, ProviderKey
 from penstock.gateway.routes import BY_PATH, DEFAULT_BASES, PREFIX
+from penstock.gateway.rsgi import Headers
 from penstock.secrets import REDACTED
 from penstock.wire.content_encoding import LARGEST, decoded
 from penstock.wire.exchange import Exchange, WireError
@@ -56,6 +59,10 @@ _GATEWAY_HEADERS = frozenset(
 """Headers that `default_headers` cannot replace."""
 _DEFAULT_HEADERS = (("Accept", "application/json, text/event-stream"), ("User-Agent", f"penstock/{__version__}"))
 """Headers that `default_headers` can replace."""
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACE_HEADERS = ("traceparent", "tracestate")
+_IDEMPOTENCY = "idempotency-key"
+_MAX_FORWARDED_CHARS = 1024
 _MAX_MESSAGE_CHARS = 1024
 _MAX_ERROR_BYTES = 1 << 20
 _SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
@@ -103,7 +110,7 @@ def base_of(key: ProviderKey, provider: str) -> Base | None:
 class Target:
     """A direct model on one route: its host and its request head."""
 
-    __slots__ = ("_head", "_secrets", "defaults", "host", "key", "model", "renames", "upstream_json")
+    __slots__ = ("_forwarded", "_head", "_secrets", "defaults", "host", "key", "model", "renames", "upstream_json")
 
     def __init__(self, model: Model, key: ProviderKey, dialect: Dialect, hosts: Hosts) -> None:
         base = base_of(key, model.provider)
@@ -123,7 +130,13 @@ class Target:
         names = {name.lower() for name, _ in headers}
         credential = dialect.credential_headers(key.secret.reveal())
         fixed = _GATEWAY_HEADERS.union(name.lower() for name, _ in credential)
-        defaults = (*_DEFAULT_HEADERS, *dialect.default_headers())
+        defaults = dict((*_DEFAULT_HEADERS, *dialect.default_headers()))
+        self._forwarded = {
+            name: defaults.pop(name, None)
+            for name in (*_TRACE_HEADERS, _IDEMPOTENCY, *key.forward_client_headers)
+            if name not in names
+        }
+        """Headers of the caller that go upstream, each with the value for a caller that does not send it."""
         self._head = request_head(
             "POST",
             base.target(dialect),
@@ -134,7 +147,7 @@ class Target:
                 ("Content-Type", "application/json"),
                 # Servers that compress hold events back.
                 ("Accept-Encoding", "identity"),
-                *((name, value) for name, value in defaults if name.lower() not in names),
+                *((name, value) for name, value in defaults.items() if name.lower() not in names),
             ],
         )
         # Any header or query parameter may hold a credential. Short values are none, and would match ordinary text.
@@ -165,13 +178,37 @@ class Target:
         is_secret = any(secret.startswith(head) and secret.endswith(tail) for secret in self._secrets)
         return REDACTED if is_secret else match[0]
 
-    def head(self, length: int, request_id: str) -> bytes:
-        """Return the head of a message with a body of that length."""
-        return b"%bX-Penstock-Request-Id: %b\r\nContent-Length: %d\r\n\r\n" % (
+    def head(self, length: int, request_id: str, forwarded: bytes = b"") -> bytes:
+        """Return the head of a message with a body of that length. `forwarded` is the result of `forwarded_headers`."""
+        return b"%b%bX-Penstock-Request-Id: %b\r\nContent-Length: %d\r\n\r\n" % (
             self._head,
+            forwarded,
             request_id.encode(),
             length,
         )
+
+    def forwarded_headers(self, headers: Headers, key_id: str) -> bytes:
+        """Return the lines of the head that come from the caller's headers."""
+        lines = b""
+        for name, default in self._forwarded.items():
+            if name == "tracestate" and not lines:
+                continue  # it means nothing without a valid traceparent
+            value = self._forwarded_value(name, ",".join(headers.get_all(name)), key_id) if name in headers else None
+            if value := value or default:
+                lines += f"{name}: {value}\r\n".encode()
+        return lines
+
+    def _forwarded_value(self, name: str, value: str, key_id: str) -> str | None:
+        """Return the value that goes upstream; None if the caller's is not valid."""
+        if len(value) > _MAX_FORWARDED_CHARS or not value.isascii() or not value.isprintable():
+            return None
+        if name == "traceparent":
+            return value if _TRACEPARENT.fullmatch(value) else None
+        if name == _IDEMPOTENCY:
+            # Two callers may choose the same value, and all workers must send the same one for a repeated request.
+            secret = self.key.secret.reveal().encode()
+            return hmac.digest(secret, f"{key_id}\0{value}".encode(), "sha256").hex()
+        return value
 
 
 def _fits_header(text: str) -> bool:
@@ -269,14 +306,16 @@ def _client_error(status: int, body: bytes, target: Target, retry_after: str | N
     error = _error_object(body)
     message = str(error.get("message") or f"The upstream answered with status {status}.")
     kind = error.get("type")
-    return Refusal(
+    refusal = Refusal(
         status,
         target.redact(str(kind)[:_MAX_MESSAGE_CHARS]) if kind else "upstream_error",
         target.redact(message[: 4 * _MAX_MESSAGE_CHARS])[:_MAX_MESSAGE_CHARS],
-        code=_redacted(error.get("code"), target),
         param=_redacted(error.get("param"), target),
         retry_after=retry_after,
     )
+    if error:  # without a code, if the provider gave none
+        refusal.code = _redacted(error.get("code"), target)
+    return refusal
 
 
 def _error_object(body: bytes) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from penstock.secrets import Secret
 __all__ = ["caller_key", "model", "provider_key"]
 
 _ADAPTERS: Final = ("openai", "anthropic")
+_FORWARDABLE: Final = ("openai-beta", "anthropic-beta", "anthropic-version")
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _UNAVAILABLE: Final[tuple[Literal["fail", "try_anyway"], ...]] = ("fail", "try_anyway")
 _DONE_MARKERS: Final[tuple[Literal["required", "optional", "none"], ...]] = ("required", "optional", "none")
@@ -49,7 +50,7 @@ def provider_key(fields: Fields, id_: str, name: str, folder: str) -> ProviderKe
         fields.error("api_base", error)
     provider = (fields.string("provider") if fields.raw("provider") != "" else None) or ""
     marker = _done_marker(fields)
-    # caller headers are never forwarded, so there is nothing to strip
+    # only the headers in forward_client_headers are forwarded, so there is nothing to strip
     fields.skip("strip_headers")
     fields.refuse("telemetry_tags", "is not supported")
     return ProviderKey(
@@ -82,12 +83,17 @@ def _request_changes(fields: Fields) -> dict[str, Any]:
         request.error("default_body_fields", "must be a mapping")
     renames = request.string_mapping("param_renames")
     request.refuse("param_constraints", "is not supported")
-    request.refuse("forward_client_headers", "is not supported: caller headers are never sent upstream")
+    forwarded = tuple(header.lower() for header in request.strings("forward_client_headers"))
+    for index, header in enumerate(forwarded):
+        if header not in _FORWARDABLE:
+            names = ", ".join(_FORWARDABLE)
+            request.error(f"forward_client_headers[{index}]", f"is a header that is never forwarded (allowed: {names})")
     request.finish()
     return {
         "default_headers": tuple((header, Secret(value)) for header, value in headers.items()),
         "default_body_fields": body or {},
         "param_renames": renames,
+        "forward_client_headers": forwarded,
     }
 
 

@@ -77,6 +77,8 @@ class ProviderKey(msgspec.Struct, frozen=True, kw_only=True):
     """All values are secrets, because any header may contain a credential."""
     default_body_fields: dict[str, Any] = {}
     param_renames: dict[str, str] = {}
+    forward_client_headers: tuple[str, ...] = ()
+    """Lower-case names of the caller's headers that go upstream, unless `default_headers` sets them."""
     verify_tls: bool = True
     stream_done_marker: Literal["required", "optional", "none"] = "required"
     """Whether a stream of chat completions that ends without `[DONE]` is incomplete."""

@@ -10,6 +10,7 @@ import orjson
 
 from penstock import __version__
 from penstock.gateway.auth import allows, authenticate, contains_api_key
+from penstock.gateway.dialects.base import Dialect
 from penstock.gateway.guardrails.offload import pending_inspections
 from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.limits.limiter import Limiter
@@ -136,7 +137,8 @@ class App:
             status, body = refusal.status, refusal.body()
             entry.error = refusal.type
             extra = refusal.headers
-        headers = [kind, *self.common_headers, ("x-penstock-request-id", entry.request_id), *extra]
+        ids = [(name, entry.request_id) for name in Dialect.id_headers]
+        headers = [kind, *self.common_headers, *ids, *extra]
         entry.status = status
         entry.phases_ms = {"total": (perf_counter() - began) * 1000}
         headers.append(("server-timing", server_timing(entry.phases_ms)))
