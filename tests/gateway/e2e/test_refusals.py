@@ -358,3 +358,33 @@ def test_models_lists_what_the_key_may_use(gateway: GatewayProcess, upstream: Up
     assert {model["object"] for model in listed["data"]} == {"model"}
     assert [model["id"] for model in gateway.request("GET", "/v1/models", key="sk-other").json["data"]] == ["b/two"]
     assert gateway.request("GET", "/v1/models", key=None).status == 401
+
+
+IMAGE = "data:image/png;base64," + "iVBORw0KGgo" * 90_000
+
+
+def ask_about_image(gateway: GatewayProcess, **more: Any) -> Any:
+    content = [{"type": "input_text", "text": "What is this?"}, {"type": "input_image", "image_url": IMAGE}]
+    return gateway.post("/v1/responses", {"model": ALIAS, "input": [{"role": "user", "content": content}], **more})
+
+
+def test_image_reserves_a_fixed_number_of_tokens(gateway: GatewayProcess, upstream: Upstream) -> None:
+    gateway.reload(resources(upstream.url, caller={"rate_limit": {"tpm": 10_000}}))
+    replies = [ask_about_image(gateway, max_output_tokens=100) for _ in range(3)]
+    assert [reply.status for reply in replies] == [200, 200, 200]
+    assert int(replies[0].headers["x-ratelimit-remaining-tokens"]) > 10_000 - 2000
+
+
+def test_image_without_reported_usage_is_recorded_with_its_fixed_tokens(start: Any, upstream: Upstream) -> None:
+    gateway: GatewayProcess = start(resources(upstream.url), limits={"image_tokens": 700})
+    upstream.reply_with({"id": "r", "status": "completed", "output": []})
+    entry = gateway.ledger_entry(ask_about_image(gateway))
+    assert entry["usage_source"] == "estimated"
+    assert 700 < entry["input_tokens"] < 750
+
+
+def test_image_is_refused_if_its_fixed_tokens_exceed_what_is_left(start: Any, upstream: Upstream) -> None:
+    resource_file = resources(upstream.url, caller={"rate_limit": {"tpm": 5000}})
+    gateway: GatewayProcess = start(resource_file, limits={"image_tokens": 4990})
+    assert gateway.respond(max_output_tokens=10).status == 200
+    assert ask_about_image(gateway, max_output_tokens=10).status == 429

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 import orjson
 
+from penstock.gateway.dialects.media_parts import (
+    ENCODED,
+    MediaKind,
+    MediaParts,
+    find_media,
+    is_encoded,
+    part_pattern,
+)
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.sse_frames import Frame
 from penstock.gateway.token_estimate import TextEstimate, estimate_tokens
@@ -35,9 +42,7 @@ _MAX_TEXT_CHARS = 256
 """Bounds for numbers and texts of an upstream."""
 _MAX_WALKED_BYTES = 1 << 17
 """A larger body is estimated by its length: walking its strings on the event loop takes up to 0.1 s for each megabyte."""
-_ENCODED = re.compile(rb'"data:[^"]*+"|"file_data"\s*:\s*"[^"]*+"')
-"""Files and images within a body."""
-_NO_INPUT = frozenset({"type", "role", "id", "file_data"})
+_NO_INPUT = frozenset({"type", "role", "id"})
 
 
 class RequestBody(msgspec.Struct):
@@ -143,6 +148,17 @@ class Dialect:
     """The name of the API in messages to callers, for routes that need a provider."""
     input_members: tuple[str, ...] = ("input", "instructions", "messages", "prompt", "tools", "text", "response_format")
     """Members of a request with the model's input."""
+    media_types: Mapping[str, MediaKind] = {
+        "input_image": "images",
+        "image_url": "images",
+        "computer_screenshot": "images",
+        "input_audio": "audio",
+        "audio_url": "audio",
+        "input_file": "files",
+        "file": "files",
+        "video_url": "files",
+    }
+    """The kind of the content parts with media, by their `type`."""
     output_members: frozenset[str] = frozenset(
         {"text", "content", "arguments", "refusal", "input", "reasoning_content", "output"}
     )
@@ -164,6 +180,7 @@ class Dialect:
         self.reference_keys = tuple((name, b'"%b"' % name.encode()) for name in self.reference_members)
         """The names in `reference_members`, each with its usual spelling in a body."""
         self._decode_reply = msgspec.json.Decoder(self.reply).decode
+        self._media_pattern = part_pattern(self.media_types)
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -175,9 +192,9 @@ class Dialect:
         raise NotImplementedError
 
     def input_tokens(self, body: bytes) -> int:
-        """Estimate the input tokens from the strings of a request. Data URLs (images, files) are not counted."""
+        """Estimate the input tokens from the strings of a request, without those of `media_parts`."""
         if len(body) > _MAX_WALKED_BYTES:
-            return estimate_tokens(len(_ENCODED.sub(b"", body)))
+            return estimate_tokens(len(ENCODED.sub(b"", body)))
         try:
             request = orjson.loads(body)
         except orjson.JSONDecodeError:
@@ -188,8 +205,11 @@ class Dialect:
         return sum(
             estimate_tokens(text)
             for name, text in content_strings(content)
-            if name not in _NO_INPUT and not text.startswith("data:")
+            if name not in _NO_INPUT and not is_encoded(name, text)
         )
+
+    def media_parts(self, body: bytes) -> MediaParts:
+        return find_media(body, self._media_pattern, self.media_types)
 
     def references(self, body: Any) -> list[tuple[str, str]]:
         """Return the ids of stored replies that a request refers to, each with the name of its member."""

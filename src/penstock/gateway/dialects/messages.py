@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from penstock.gateway.dialects.base import (
     short_text,
     token_count,
 )
+from penstock.gateway.dialects.media_parts import MediaKind
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.sse_frames import Frame
 
@@ -110,6 +112,7 @@ class Messages(Dialect):
     api_name = "Messages API"
     id_headers = (*Dialect.id_headers, "request-id")
     input_members = ("system", "messages", "tools")
+    media_types: Mapping[str, MediaKind] = {"image": "images", "document": "files"}
     output_members = frozenset({"text", "thinking", "input"})
 
     def output_limit(self, body: MessagesBody, default: int) -> int:

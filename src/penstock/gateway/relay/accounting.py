@@ -34,6 +34,7 @@ class Accounting:
         "_phase",
         "_started_at",
         "entry",
+        "media_tokens",
     )
 
     def __init__(self, request_id: str, dialect: Dialect, worker: int) -> None:
@@ -44,6 +45,8 @@ class Accounting:
         """True while an attempt is running."""
         self._connect_ms = self._guard_ms = 0.0
         """Connect and inspection time of the running attempt that has already been added to the phases, in ms."""
+        self.media_tokens = 0
+        """Estimated tokens of the images, audio and files of the request."""
         self.entry = Entry(
             request_id=request_id,
             at=time(),
@@ -178,6 +181,7 @@ class Accounting:
         entry, known = self.entry, request.input_tokens
         entry.usage_source = "estimated"
         entry.input_tokens += self._dialect.input_tokens(request.data) if known is None else known
+        entry.input_tokens += self.media_tokens
         entry.output_tokens += output
 
     def identify(self, target: Target, upstream_id: str | None, finish: str | None) -> None:

@@ -11,6 +11,7 @@ import msgspec
 import orjson
 
 from penstock.gateway.dialects.base import MAX_OUTPUT_TOKENS, Dialect, RequestBody
+from penstock.gateway.dialects.media_parts import MediaParts
 from penstock.gateway.json_edits import MAX_BRACKETS, TooComplexError, set_member, top_level_spans, with_members
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.surrogates import replace_unpaired_surrogates
@@ -37,6 +38,7 @@ class Request(msgspec.Struct):
     """Ids of stored replies, each with the name of its member."""
     usage_options: bytes | None
     """The `stream_options`, as JSON, with which the stream reports its usage; None if the caller asked for it."""
+    media: MediaParts = MediaParts()
     values: int | None = None
     input_tokens: int | None = None
     """The number of commas, which is about that of the values, and the estimated input tokens. Only for large bodies:
@@ -86,6 +88,7 @@ def read_body(data: bytes, dialect: Dialect, default_output: int) -> Request:
         asked_output or _output_limit(dialect, members, default_output),
         dialect.references(members),
         _usage_options(dialect, members) if stream else None,
+        dialect.media_parts(data),
     )
 
 

@@ -23,7 +23,7 @@ __all__ = [
     "is_large",
     "is_large_reply",
     "join",
-    "large_body",
+    "large_message",
     "read_large_body",
     "read_large_reply",
     "read_request",
@@ -88,16 +88,20 @@ async def read_large_body(data: bytes, dialect: Dialect, default_output: int) ->
     return result.request
 
 
-async def large_body(request: Request, target: Target, usage_options: bytes | None) -> list[bytes]:
-    """Return the body for the upstream in pieces. Raise TooComplexError."""
+async def large_message(
+    request: Request, target: Target, usage_options: bytes | None, request_id: str, forwarded: bytes = b""
+) -> bytes:
+    """Return the message to the upstream. Raise TooComplexError."""
     if usage_options is None and not target.renames and not target.defaults:
-        return await run_in_thread(lambda: _replace_model(request, target.upstream_json))
-    bare = msgspec.structs.replace(request, data=b"")
-    edits = _Edits(bare, target.upstream_json, usage_options, target.renames, target.defaults)
-    result, body = await run_in_process("edit_request", _encode(edits), request.data)
-    if result == _TOO_COMPLEX:
-        raise TooComplexError
-    return [body]
+        pieces = await run_in_thread(lambda: _replace_model(request, target.upstream_json))
+    else:
+        bare = msgspec.structs.replace(request, data=b"")
+        edits = _Edits(bare, target.upstream_json, usage_options, target.renames, target.defaults)
+        result, body = await run_in_process("edit_request", _encode(edits), request.data)
+        if result == _TOO_COMPLEX:
+            raise TooComplexError
+        pieces = [body]
+    return await join([target.head(sum(map(len, pieces)), request_id, forwarded), *pieces])
 
 
 def is_large_reply(exchange: Exchange, headers: dict[bytes, bytes]) -> bool:

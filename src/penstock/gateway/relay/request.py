@@ -40,8 +40,7 @@ from penstock.gateway.relay.inspections import inspect_input, inspect_output, in
 from penstock.gateway.relay.large_bodies import (
     is_large,
     is_large_reply,
-    join,
-    large_body,
+    large_message,
     read_large_body,
     read_large_reply,
 )
@@ -268,14 +267,17 @@ class GatewayRequest:
     # -- check tokens -------------------------------------------------------------------------------------------------
 
     def _estimate_tokens(self) -> None:
-        request = self._request
-        self._input_tokens = estimate_tokens(len(request.data))
+        request, media, limits = self._request, self._request.media, self._context.config.limits
+        self.accounting.media_tokens = media_tokens = (
+            media.images * limits.image_tokens + media.audio * limits.audio_tokens + media.files * limits.file_tokens
+        )
+        self._input_tokens = estimate_tokens(len(request.data) - media.encoded_bytes) + media_tokens
         self._reserved_output = request.output_limit
         self._quota.tokens = self._input_tokens + self._reserved_output
 
     def _check_fits(self, key: CallerKey) -> None:
-        """Refuse a request that needs more tokens than its key may use in a minute, whenever it is sent. Files count as
-        input in the reservation, but not here: their tokens are not known."""
+        """Refuse a request that needs more tokens than its key may use in a minute, whenever it is sent. Images, audio and
+        files count in the reservation, but not here: their tokens are not known."""
         request, limit = self._request, key.rate_limit.tpm
         if limit is None or self._quota.tokens <= limit:
             return
@@ -366,9 +368,10 @@ class GatewayRequest:
 
     async def _large_message(self, target: Target) -> bytes:
         try:
-            pieces = await large_body(self._request, target, self._usage_options(target))
-            size = sum(map(len, pieces))
-            message = await join([target.head(size, self.request_id, self._forwarded_headers(target)), *pieces])
+            forwarded = self._forwarded_headers(target)
+            message = await large_message(
+                self._request, target, self._usage_options(target), self.request_id, forwarded
+            )
         except TooComplexError:
             raise too_complex() from None
         self._raise_if_ended()

@@ -51,6 +51,10 @@ class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     redis_url: str | None = None
     default_output_tokens: int = 1024
     """Output tokens reserved for a request without an output limit."""
+    image_tokens: int = 1500
+    audio_tokens: int = 1500
+    file_tokens: int = 10_000
+    """Input tokens reserved for each image, audio clip and file of a request."""
 
 
 class LedgerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
