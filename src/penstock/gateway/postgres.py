@@ -46,11 +46,10 @@ class PostgresServer:
                 "%40 %2F %3A %25."
             ) from None
 
-    def connect(self, statement_timeout_ms: int) -> psycopg.Connection:
-        """Open a connection. Raise psycopg.Error if that fails."""
-        connection = psycopg.connect(
-            **{**_CONNECTION_TIMEOUTS, "application_name": "penstock", **self._parameters, **_ENCODING}
-        )
+    def connect(self, statement_timeout_ms: int, **parameters: Any) -> psycopg.Connection:
+        """Open a connection. `parameters` override the defaults, but not the URL. Raise psycopg.Error if that fails."""
+        defaults = {**_CONNECTION_TIMEOUTS, "application_name": "penstock", **parameters}
+        connection = psycopg.connect(**{**defaults, **self._parameters, **_ENCODING})
         try:
             connection.execute(f"SET statement_timeout = {statement_timeout_ms}")
             connection.commit()

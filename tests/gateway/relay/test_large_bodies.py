@@ -159,7 +159,7 @@ def message(data: bytes, renames: dict[bytes, bytes], usage_options: bytes | Non
         upstream_json=b'"real"',
         renames=renames,
         defaults={b"seed": b"1"} if renames else {},
-        head=lambda length, request_id: b"%d %b\r\n\r\n" % (length, request_id.encode()),
+        head=lambda length, request_id, _forwarded=b"": b"%d %b\r\n\r\n" % (length, request_id.encode()),
     )
     request = read_body(data, BY_NAME["chat"], 0)
     body = edit_body(request, target.upstream_json, usage_options, target.renames, target.defaults)

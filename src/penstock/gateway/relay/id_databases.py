@@ -1,6 +1,6 @@
 """The databases of the response ids: a SQLite file in the spool folder, or PostgreSQL for gateways on several machines.
 
-Used by one thread. All errors are raised as OSError.
+Each object is used by one thread. All errors are raised as OSError.
 """
 
 from __future__ import annotations
@@ -19,34 +19,42 @@ if TYPE_CHECKING:
 
 __all__ = ["IdDatabase", "IdRow", "PostgresIds", "SqliteIds", "check_id_url", "parse_line"]
 
-BUSY_S = 10.0
+MOVE_S = 10.0
+"""How long a statement that adds ids may take."""
+LOOKUP_S = 1.0
+"""How long a lookup may take."""
 _CACHE_KB = 256
 _TABLE = "response_ids"
 _SQLITE_SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS {_TABLE}
-    (number INTEGER PRIMARY KEY, id TEXT, key_id TEXT, account TEXT, at REAL);
+    (number INTEGER PRIMARY KEY, id TEXT, key_id TEXT, account TEXT, at REAL, alias TEXT);
 CREATE INDEX IF NOT EXISTS {_TABLE}_end ON {_TABLE} (substr(id, -8));
 CREATE TRIGGER IF NOT EXISTS {_TABLE}_replace BEFORE INSERT ON {_TABLE} BEGIN
     DELETE FROM {_TABLE} WHERE substr(id, -8) = substr(new.id, -8) AND id = new.id;
 END;
 """  # noqa: S608
 _POSTGRES_SCHEMA = f"""
-CREATE TABLE IF NOT EXISTS {_TABLE} (id text PRIMARY KEY, key_id text, account text, at double precision);
+CREATE TABLE IF NOT EXISTS {_TABLE} (id text PRIMARY KEY, key_id text, account text, at double precision, alias text);
+ALTER TABLE {_TABLE} ADD COLUMN IF NOT EXISTS alias text;
 CREATE INDEX IF NOT EXISTS {_TABLE}_at ON {_TABLE} (at);
 """
 _SQLITE_INSERT = f"""
-INSERT INTO {_TABLE} (id, key_id, account, at)
-SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), json_extract(value, '$[3]')
+INSERT INTO {_TABLE} (id, key_id, account, at, alias)
+SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), json_extract(value, '$[3]'),
+    json_extract(value, '$[4]')
 FROM json_each(?)
 """  # noqa: S608
 _ANY_NUMBER = (1 << 63) - 1
 """Greater than the number of any row."""
 _LOCK_ID = 7360_2015_2
 """Advisory lock for creating the table and for moving: one worker at a time, so that the records of an id stay in order."""
-_STATEMENT_TIMEOUT_MS = 10_000
+_COLUMNS = "key_id, account, at, coalesce(alias, '')"
+_HAS_ALIAS = f"SELECT FROM pg_attribute WHERE attrelid = to_regclass('{_TABLE}') AND attname = 'alias'"
 
-IdRow = tuple[str, str, str, float]
-"""Response id, key id, account, Unix time."""
+IdRow = tuple[str, str, str, float, str]
+"""Response id, key id, account, Unix time, alias."""
+FoundRow = tuple[str, str, float, str]
+"""Key id, account, Unix time, alias."""
 
 
 class IdDatabase(Protocol):
@@ -56,8 +64,7 @@ class IdDatabase(Protocol):
         """Add the lines of logs and delete expired ids in one transaction. `logs` yields them in pieces; it is called when no
         other process can add any."""
 
-    def find(self, response_id: str) -> tuple[str, str, float] | None:
-        """Return the key id, the account and the time of an id."""
+    def find(self, response_id: str) -> FoundRow | None: ...
 
 
 class SqliteIds:
@@ -67,8 +74,9 @@ class SqliteIds:
     sorted by ids, each of them changes another page. SQLite reads a log itself: a call for each id would take the interpreter
     from the event loop as often."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, timeout_s: float = MOVE_S) -> None:
         self._path = path
+        self._timeout_s = timeout_s
 
     def add(self, logs: Callable[[], Iterable[bytes]], expire_before: float) -> None:
         import sqlite3
@@ -89,10 +97,10 @@ class SqliteIds:
             )
             database.commit()
 
-    def find(self, response_id: str) -> tuple[str, str, float] | None:
-        query = f"SELECT key_id, account, at FROM {_TABLE} WHERE substr(id, -8) = substr(?1, -8) AND id = ?1"  # noqa: S608
+    def find(self, response_id: str) -> FoundRow | None:
+        query = f"SELECT {_COLUMNS} FROM {_TABLE} WHERE substr(id, -8) = substr(?1, -8) AND id = ?1"  # noqa: S608
         with self._open() as database:
-            row: tuple[str, str, float] | None = database.execute(query, (response_id,)).fetchone()
+            row: FoundRow | None = database.execute(query, (response_id,)).fetchone()
             return row
 
     @contextlib.contextmanager
@@ -100,12 +108,15 @@ class SqliteIds:
         import sqlite3
 
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        database = sqlite3.connect(self._path, timeout=BUSY_S)
+        database = sqlite3.connect(self._path, timeout=self._timeout_s)
         try:
             database.execute("PRAGMA journal_mode=WAL")
             database.execute("PRAGMA synchronous=OFF")
             database.execute(f"PRAGMA cache_size=-{_CACHE_KB}")
             database.executescript(_SQLITE_SCHEMA)
+            if "alias" not in {column[1] for column in database.execute(f"PRAGMA table_info({_TABLE})")}:
+                with contextlib.suppress(sqlite3.OperationalError):  # another worker has added it
+                    database.execute(f"ALTER TABLE {_TABLE} ADD COLUMN alias TEXT")
             yield database
             database.commit()
         except sqlite3.Error as error:
@@ -119,20 +130,21 @@ def _json_array(lines: bytes) -> str:
 
 
 def parse_line(line: bytes) -> IdRow | None:
-    """Return the id, the key, the account and the time of a line; None for one that was cut, and for zeros."""
+    """Return the values of a line; None for one that was cut, and for zeros. Version 0.2 wrote no alias."""
     try:
-        response_id, key_id, account, at = orjson.loads(line)
+        response_id, key_id, account, at, *alias = orjson.loads(line)
     except (ValueError, TypeError):
         return None
-    return response_id, key_id, account, at
+    return response_id, key_id, account, at, alias[0] if alias else ""
 
 
 class PostgresIds:
     """The ids in PostgreSQL. The connection stays open; after an error the next call opens another."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, timeout_s: float = MOVE_S) -> None:
         from penstock.gateway.postgres import PostgresServer
 
+        self._timeout_ms = int(timeout_s * 1000)
         self._server = PostgresServer(url, what="response id")
         self._connection: psycopg.Connection | None = None
 
@@ -145,17 +157,19 @@ class PostgresIds:
             columns = list(zip(*newest.values(), strict=True))
             if columns:
                 cursor.execute(
-                    f"INSERT INTO {_TABLE} SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::float8[]) "  # noqa: S608
-                    "ON CONFLICT (id) DO UPDATE SET key_id = excluded.key_id, account = excluded.account, at = excluded.at",
+                    f"INSERT INTO {_TABLE} (id, key_id, account, at, alias) "  # noqa: S608
+                    "SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::float8[], %s::text[]) "
+                    "ON CONFLICT (id) DO UPDATE SET (key_id, account, at, alias) "
+                    "= (excluded.key_id, excluded.account, excluded.at, excluded.alias)",
                     [list(column) for column in columns],
                 )
             cursor.execute(f"DELETE FROM {_TABLE} WHERE at < %s", (expire_before,))  # noqa: S608
 
-    def find(self, response_id: str) -> tuple[str, str, float] | None:
-        query = f"SELECT key_id, account, at FROM {_TABLE} WHERE id = %s"  # noqa: S608
+    def find(self, response_id: str) -> FoundRow | None:
+        query = f"SELECT {_COLUMNS} FROM {_TABLE} WHERE id = %s"  # noqa: S608
         with self._transaction() as connection:
             row = connection.execute(query, (_stored_id(response_id),)).fetchone()
-            return (row[0], row[1], row[2]) if row else None
+            return (row[0], row[1], row[2], row[3]) if row else None
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[psycopg.Connection]:
@@ -172,11 +186,15 @@ class PostgresIds:
             raise OSError(self._server.message(error)) from None
 
     def _connect(self) -> psycopg.Connection:
-        connection = self._server.connect(_STATEMENT_TIMEOUT_MS)
+        connect_timeout = min(max(2, self._timeout_ms // 1000), 5)  # libpq waits for at least 2 s
+        connection = self._server.connect(
+            self._timeout_ms, connect_timeout=connect_timeout, tcp_user_timeout=self._timeout_ms
+        )
         with connection.transaction():
-            connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK_ID,))
-            for statement in _POSTGRES_SCHEMA.strip().split(";\n"):
-                connection.execute(statement)
+            if connection.execute(_HAS_ALIAS).fetchone() is None:
+                connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK_ID,))
+                for statement in _POSTGRES_SCHEMA.strip().split(";\n"):
+                    connection.execute(statement)
         return connection
 
 

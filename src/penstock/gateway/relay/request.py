@@ -58,6 +58,7 @@ from penstock.gateway.relay.replies import (
     upstream_request_id,
 )
 from penstock.gateway.relay.response import CallerResponse
+from penstock.gateway.relay.response_ids import ResponseOwner
 from penstock.gateway.relay.response_stream import CHECK_BYTES, ResponseStream
 from penstock.gateway.relay.routing import FailurePolicy, backoff_s, order_targets
 from penstock.gateway.relay.upstream import (
@@ -255,7 +256,7 @@ class GatewayRequest:
     ) -> tuple[Target, ...]:
         """Check that the stored replies which a request refers to are the caller's, and keep the targets that have them."""
         for param, reply_id in references:
-            owner = await self._context.response_ids.owner(reply_id)
+            owner = await self._owner_of(reply_id)
             if owner is None and self._context.config.responses.foreign_ids == "allow":
                 continue
             if owner is not None and owner.key_id == key.id:
@@ -263,6 +264,19 @@ class GatewayRequest:
             if owner is None or owner.key_id != key.id or not targets:
                 raise unknown_reference(param)
         return targets
+
+    async def _owner_of(self, reply_id: str) -> ResponseOwner | None:
+        """Look up who made a reply, unless the caller leaves meanwhile."""
+        self.watch()
+        lookup = asyncio.ensure_future(self._context.response_ids.owner(reply_id))
+        ended = self._backoff = self._context.loop.create_future()
+        try:
+            await asyncio.wait((lookup, ended), return_when=asyncio.FIRST_COMPLETED)
+            self._raise_if_ended()
+            return await lookup
+        finally:
+            self._backoff = None
+            lookup.cancel()
 
     # -- check tokens -------------------------------------------------------------------------------------------------
 
@@ -500,14 +514,17 @@ class GatewayRequest:
 
     def bind_reply(self, reply_id: str, target: Target) -> None:
         """Record who made a reply, before its first bytes are sent. An id that contains a secret is not recorded."""
-        if target.redact(reply_id) == reply_id:
-            entry = self.accounting.entry
-            self._context.response_ids.record(reply_id, entry.api_key_id, target.key.id, entry.at)
+        self._record_reply(reply_id, target, self.accounting.entry.api_key_id)
 
     def _forbid_reply(self, reply_id: str | None, target: Target) -> None:
         """Make the id of a blocked reply unusable for all callers: the provider may have stored the reply."""
-        if self.dialect.stores_replies and reply_id is not None and target.redact(reply_id) == reply_id:
-            self._context.response_ids.record(reply_id, "", target.key.id, self.accounting.entry.at)
+        if self.dialect.stores_replies and reply_id is not None:
+            self._record_reply(reply_id, target, "")
+
+    def _record_reply(self, reply_id: str, target: Target, key_id: str) -> None:
+        if target.redact(reply_id) == reply_id:
+            owner = ResponseOwner(key_id, target.key.id, self._model.name)
+            self._context.response_ids.record(reply_id, owner, self.accounting.entry.at)
 
     def block(self, attempt: UpstreamAttempt, cause: StreamBlocked) -> None:
         """Tell the caller about a block: with a status, or with an event if the stream has begun."""

@@ -6,10 +6,13 @@
 A worker adds an id to its log before the first byte of the response leaves. The log is mapped memory, so that takes no
 system call, while a transaction would take longer and wait for the other workers. A thread moves full logs into the
 database, and those of workers that have ended: a worker owns its log while it lives (`gateway.owned_file`), because a new
-worker starts before the one that it replaces has finished its requests. A lookup, which few requests need, reads the logs
-of all workers and the database, in that thread. Files survive the death of a process, but there is no fsync, so a power
-cut can lose the newest ids. With PostgreSQL, the logs are moved every second, and a lookup waits that long for an id that is
-not known yet: another gateway may have made it.
+worker starts before the one that it replaces has finished its requests. Files survive the death of a process, but there is
+no fsync, so a power cut can lose the newest ids.
+
+A lookup, which few requests need, reads the logs of all workers, and then the database. Each has a thread of its own, so an
+unreachable database delays neither the ids in the logs nor another lookup by more than `LOOKUP_S`. Requests that ask for the
+same id share a lookup. With PostgreSQL, the logs are moved every second, and a lookup waits that long for an id that is not
+known yet: another gateway may have made it.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ import orjson
 from penstock.gateway import owned_file
 from penstock.gateway.operator_log import log_operator_message
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.relay.id_databases import IdDatabase, PostgresIds, SqliteIds, parse_line
+from penstock.gateway.relay.id_databases import LOOKUP_S, MOVE_S, IdDatabase, PostgresIds, SqliteIds, parse_line
 
 __all__ = ["ResponseIds", "ResponseOwner"]
 
@@ -51,6 +54,8 @@ class ResponseOwner(NamedTuple):
     """The caller's key; empty if nobody may use the response."""
     account: str
     """The provider key with which the response was made."""
+    alias: str
+    """The model that the caller named; empty for responses of version 0.2."""
 
 
 class _Log:
@@ -61,6 +66,16 @@ class _Log:
     def __init__(self) -> None:
         self.offset = 0
         self.owners: dict[str, ResponseOwner] = {}
+
+
+class _Lookup:
+    """A lookup that one or more requests wait for."""
+
+    __slots__ = ("task", "waiting")
+
+    def __init__(self, task: asyncio.Task[ResponseOwner | None]) -> None:
+        self.task = task
+        self.waiting = 0
 
 
 class ResponseIds:
@@ -74,10 +89,13 @@ class ResponseIds:
         self._ttl_s = ttl_s
         self._shared = shared_url is not None
         self._log_s = SHARED_LOG_S if self._shared else LOG_S
-        self._database: IdDatabase = (
-            PostgresIds(shared_url) if shared_url is not None else SqliteIds(os.path.join(folder, "response-ids.db"))
-        )
+        self._database = self._open_database(shared_url, MOVE_S)
+        self._lookup_database = self._open_database(shared_url, LOOKUP_S)
         self._thread = ThreadPoolExecutor(1, "response-ids")
+        self._log_thread = ThreadPoolExecutor(1, "response-id-logs")
+        self._lookup_thread = ThreadPoolExecutor(1, "response-id-lookups")
+        self._lookups: dict[str, _Lookup] = {}
+        self._lookup_failed = False
         self._logs: dict[str, _Log] = {}
         self._log: mmap.mmap | None = None
         self._path = ""
@@ -88,9 +106,15 @@ class ResponseIds:
         # Also without logs: opening the database now keeps its memory out of the time under load.
         self._last_move = self._thread.submit(self._move)
 
-    def record(self, response_id: str, key_id: str, account: str, now: float) -> None:
+    def _open_database(self, shared_url: str | None, timeout_s: float) -> IdDatabase:
+        if shared_url is not None:
+            return PostgresIds(shared_url, timeout_s)
+        return SqliteIds(os.path.join(self._folder, "response-ids.db"), timeout_s)
+
+    def record(self, response_id: str, owner: ResponseOwner, now: float) -> None:
         """Record who made a response. The newest record of an id counts."""
-        line = orjson.dumps((response_id, key_id, account, now), option=orjson.OPT_APPEND_NEWLINE)
+        values = (response_id, owner.key_id, owner.account, now, owner.alias)
+        line = orjson.dumps(values, option=orjson.OPT_APPEND_NEWLINE)
         try:
             if self._log is None or self._size + len(line) > LOG_BYTES or self._is_old(now):
                 self._rotate()
@@ -107,17 +131,47 @@ class ResponseIds:
         self._failed = False
 
     async def owner(self, response_id: str) -> ResponseOwner | None:
-        """Return who made a response; None if it is not known. Raise Refusal if the files cannot be read."""
-        loop = asyncio.get_running_loop()
+        """Return who made a response; None if it is not known. Raise Refusal if that cannot be found out."""
+        lookup = self._lookups.get(response_id)
+        if lookup is None:
+            lookup = self._lookups[response_id] = _Lookup(asyncio.create_task(self._look_up(response_id)))
+        lookup.waiting += 1
         try:
-            owner = await loop.run_in_executor(self._thread, self._find, response_id)
+            return await asyncio.shield(lookup.task)
+        except OSError:
+            raise Refusal(503, "storage_unavailable", "The gateway cannot look up stored responses.") from None
+        finally:
+            lookup.waiting -= 1
+            if not lookup.waiting:
+                del self._lookups[response_id]
+                lookup.task.cancel()
+
+    async def _look_up(self, response_id: str) -> ResponseOwner | None:
+        try:
+            owner = await self._find(response_id)
             if owner is None and self._shared:
                 await asyncio.sleep(SHARED_WAIT_S)
-                owner = await loop.run_in_executor(self._thread, self._find, response_id)
-            return owner
+                owner = await self._find(response_id)
         except OSError as error:
-            log_operator_message(f"response ids cannot be looked up in {self._folder}: {error}", "error")
-            raise Refusal(503, "storage_unavailable", "The gateway cannot look up stored responses.") from None
+            if not self._lookup_failed:
+                reason = str(error) or f"no answer within {LOOKUP_S:g} s"
+                log_operator_message(f"response ids cannot be looked up: {reason}", "error")
+            self._lookup_failed = True
+            raise
+        self._lookup_failed = False
+        return owner
+
+    async def _find(self, response_id: str) -> ResponseOwner | None:
+        """Read the logs and then the database: a log disappears only after its ids are in there."""
+        loop = asyncio.get_running_loop()
+        owner = await loop.run_in_executor(self._log_thread, self._find_in_logs, response_id)
+        if owner is not None:
+            return owner
+        async with asyncio.timeout(LOOKUP_S):
+            row = await loop.run_in_executor(self._lookup_thread, self._lookup_database.find, response_id)
+        if row is None or row[2] < time.time() - self._ttl_s:
+            return None
+        return ResponseOwner(row[0], row[1], row[3])
 
     def tick(self, now: float) -> None:
         """Move the log into the database if it is old. Call this about once a second with the Unix time."""
@@ -129,6 +183,8 @@ class ResponseIds:
     def close(self) -> None:
         """Move what this worker has recorded into the database."""
         self._rotate()
+        for thread in (self._log_thread, self._lookup_thread):
+            thread.shutdown(wait=False, cancel_futures=True)
         self._thread.shutdown()
 
     # -- the worker's own log -----------------------------------------------------------------------------------------
@@ -164,7 +220,7 @@ class ResponseIds:
         """Return the names of all logs, the oldest first."""
         return sorted(filter(_LOG_NAME.fullmatch, os.listdir(self._folder)))
 
-    # -- in the thread ------------------------------------------------------------------------------------------------
+    # -- in the threads -----------------------------------------------------------------------------------------------
 
     def _move(self) -> None:
         """Move the logs that no worker owns into the database."""
@@ -194,15 +250,13 @@ class ResponseIds:
                 while lines := file.readlines(_PIECE_BYTES):
                     yield b"".join(line for line in lines if line.endswith(b"\n"))
 
-    def _find(self, response_id: str) -> ResponseOwner | None:
+    def _find_in_logs(self, response_id: str) -> ResponseOwner | None:
         logs = {name: self._read_log(name) for name in self._log_names()}
         self._logs = {name: log for name, log in logs.items() if log is not None}
-        # The database is read last: a log disappears only after its ids are in there.
-        row = self._database.find(response_id)
         for log in reversed(self._logs.values()):
             if (owner := log.owners.get(response_id)) is not None:
                 return owner
-        return ResponseOwner(row[0], row[1]) if row is not None and row[2] >= time.time() - self._ttl_s else None
+        return None
 
     def _read_log(self, name: str) -> _Log | None:
         """Read what was appended to a log since the last lookup."""
@@ -217,5 +271,5 @@ class ResponseIds:
         log.offset += len(complete)
         for line in complete.splitlines():
             if (row := parse_line(line)) is not None:
-                log.owners[row[0]] = ResponseOwner(row[1], row[2])
+                log.owners[row[0]] = ResponseOwner(row[1], row[2], row[4])
         return log
