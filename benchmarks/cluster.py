@@ -47,7 +47,6 @@ def measure(server: FarEnd, rate: float, *where: str) -> Measured:
         log = RunLog(os.path.join(run.folder, "log"))
         records = sorted((record.number, record.intended) for record in log.records())
         worked = sum(report.machine.cpu_s for report in log.reports("profiling"))
-        log.close()
         figures = run.certificate["figures"]
         times = np.array([intended for _, intended in records], np.int64)
         return Measured(

@@ -12,7 +12,8 @@ import msgspec
 
 from benchmarks.far_end import far_end, profile
 from penstock import frames
-from penstock.records.log import RECORD, REPORT, RunLog
+from penstock.records.frame_kinds import RECORD, REPORT
+from penstock.records.log import RunLog
 from penstock.records.record import Record
 
 _SMALL = 10_000
@@ -48,7 +49,6 @@ def repeat_log(folder: str, copies: int, *, killed: bool) -> None:
     """Repeat the records of a log `copies` times, one copy after the other. With `killed`, drop the workers' reports."""
     log = RunLog(folder)
     records = list(log.records())
-    log.close()
     span = max(record.end for record in records) + 1_000_000
     sessions = max(record.number for record in records) + 1
     for path in log.worker_files().values():

@@ -15,6 +15,7 @@ from benchmarks.far_end import far_end, line, memory_of, profile
 from penstock.metrics.batch import Batch
 from penstock.metrics.measure import measure_batch
 from penstock.metrics.metric import TokenCounts
+from penstock.records.bodies import BodyReader
 from penstock.records.log import RunLog
 from penstock.reports.artifacts import Artifacts
 from penstock.reports.report_html import ReportHtml
@@ -46,9 +47,9 @@ def _report(folder: str, copies: int) -> _Page:
     counts = TokenCounts(input=10, output=_CHUNKS, head=1)
     records = list(log.records())
     length = max(record.end for record in records) - min(record.start for record in records)
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, BodyReader(log) as bodies:
         path = os.path.join(scratch, "report.html")
-        sink = ReportHtml(ReportContext(log, log.header, Artifacts.of(folder, log.header), scratch), path)
+        sink = ReportHtml(ReportContext(log, bodies, log.header, Artifacts.of(folder, log.header), scratch), path)
         for phase in log.covered_phases:
             sink.begin(phase)
         seconds, before = 0.0, _reset_peak()
@@ -66,9 +67,7 @@ def _report(folder: str, copies: int) -> _Page:
         began = time.process_time()
         sink.finish(summary)
         seconds += time.process_time() - began
-        page = _Page(seconds, os.path.getsize(path), memory_of("self")["VmHWM"] - before, _open(path))
-    log.close()
-    return page
+        return _Page(seconds, os.path.getsize(path), memory_of("self")["VmHWM"] - before, _open(path))
 
 
 def _reset_peak() -> int:

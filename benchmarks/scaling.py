@@ -72,10 +72,9 @@ def _read(path: str, parent: CpuSamples, served_s: float, servers: int) -> Measu
     log = RunLog(path)
     reports = log.reports("profiling")
     begin, end, requests = math.inf, 0, 0
-    for record in log.records(merged=False):
+    for record in log.records():
         begin, end, requests = min(begin, record.start), max(end, record.end), requests + 1
     epoch = log.header.epoch_wall_ns
-    log.close()
     seconds = (end - begin) / 1e9
     worker_s = sum(report.machine.cpu_s for report in reports)
     return Measured(

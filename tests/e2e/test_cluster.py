@@ -64,7 +64,6 @@ def records(folder: Path) -> list[Any]:
     for point in [point.index for point in RunLog.read_points(path)] or [None]:
         log = RunLog(path, point=point)
         found += log.records()
-        log.close()
     return found
 
 

@@ -94,9 +94,7 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
 
 def records(folder: Path) -> list[Any]:
     log = RunLog(str(folder / "log"))
-    found = sorted(log.records(), key=lambda record: record.number)
-    log.close()
-    return found
+    return sorted(log.records(), key=lambda record: record.number)
 
 
 def check_nodes(folder: Path) -> dict[str, Any]:

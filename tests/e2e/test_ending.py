@@ -21,6 +21,7 @@ import pytest
 from penstock.cli.run_report import report
 from penstock.records.log import LogWriter, RunLog
 from penstock.records.record import Record
+from penstock.records.section import Damage
 from penstock.records.worker_report import WorkerReport
 from support.ports import closed_port
 from support.programs import BIN, Running, wait_for
@@ -47,9 +48,7 @@ def one_sentence(text: str) -> str:
 
 def logged(folder: Path) -> list[Record]:
     log = RunLog(str(folder / "log"))
-    records = list(log.records())
-    log.close()
-    return records
+    return list(log.records())
 
 
 # -- exit statuses ----------------------------------------------------------------------------------------------------
@@ -531,11 +530,10 @@ def test_log_truncated_at_any_byte_loses_only_its_last_frame(mock, program, tmp_
     for cut in range(ends[2], ends[3] + 1):
         file.write_bytes(data[:cut])
         log = RunLog(str(folder / "log"))
-        records = list(log.records())
-        torn = log.torn_bytes
-        log.close()
+        damage = Damage()
+        records = list(log.records(damage))
         assert records == whole[: 4 if cut == ends[3] else 3]
-        assert torn == (0 if cut in (ends[2], ends[3]) else cut - ends[2])
+        assert damage.torn_bytes == (0 if cut in (ends[2], ends[3]) else cut - ends[2])
 
 
 def test_flipped_bit_in_the_log_loses_one_request(mock, program):
@@ -546,10 +544,10 @@ def test_flipped_bit_in_the_log_loses_one_request(mock, program):
     data[second + 30] ^= 0x10
     file.write_bytes(data)
     log = RunLog(str(outcome.folder / "log"))
-    assert len(list(log.records())) == 2
-    assert (log.torn_bytes, log.skipped_places, log.skipped_bytes) == (0, 1, third - second)
+    damage = Damage()
+    assert len(list(log.records(damage))) == 2
+    assert damage == Damage(skipped_bytes=third - second, skipped_places=1)
     assert len(log.reports()) == 1
-    log.close()
 
 
 def frame_ends(data: bytes) -> list[int]:

@@ -40,7 +40,6 @@ def joined(outcome: Outcome, server: MockServer) -> Run:
     assert len(entries) == len(outcome.records)
     log = RunLog(str(outcome.folder / "log"))
     logged = {record.request_id: record for record in log.records()}
-    log.close()
     ids = [record["metadata"]["x_request_id"] for record in outcome.records]
     return Run(outcome, [Pair(r, entries[i], logged[i]) for i, r in zip(ids, outcome.records, strict=True)])
 

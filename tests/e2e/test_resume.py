@@ -31,9 +31,7 @@ def conversations(folder: Path) -> Path:
 
 def records(folder: Path) -> list[Record]:
     log = RunLog(str(folder / "log"))
-    found = list(log.records())
-    log.close()
-    return found
+    return list(log.records())
 
 
 def test_killed_run_goes_on_where_its_log_ends(mock, program: Program) -> None:

@@ -118,7 +118,6 @@ def test_disagreement_is_passed_to_the_certificate(tmp_path):
         input_texts,
         lambda requests, bounds, extra_checks: checks.extend(extra_checks),
     )
-    log.close()
     assert [(level, sentence.split(",")[0]) for level, sentence in checks] == [
         (1, "The server counted 21 output tokens")
     ]

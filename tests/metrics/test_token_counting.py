@@ -27,7 +27,7 @@ class RecordingTokenizer(WordTokenizer):
 
 
 @pytest.fixture
-def log(tmp_path):
+def bodies(tmp_path):
     writer = PayloadWriter(str(tmp_path))
     writer.add_body(b"counted before", input_tokens=42)
     writer.add_body(b"three|words here")
@@ -35,16 +35,18 @@ def log(tmp_path):
     writer.end_conversation(None)
     writer.close()
     store = PayloadStore(str(tmp_path))
-    yield Log(store)
+    yield Bodies(store)
     store.close()
 
 
-class Log:
-    """The part of `RunLog` that counting needs."""
+HEADER = SimpleNamespace(prompt_tokenizer=("words", "builtin"), tokenizer=None)
+
+
+class Bodies:
+    """The part of `BodyReader` that counting needs."""
 
     def __init__(self, store):
         self.payloads = store
-        self.header = SimpleNamespace(prompt_tokenizer=("words", "builtin"), tokenizer=None)
 
     def entry(self, record):
         return self.payloads.entry(record.payload)
@@ -62,8 +64,8 @@ def split(body):
     return body.decode().split("|") if body else []
 
 
-def test_each_text_is_counted_once(log, words):
-    counter = ClientCounter(lambda: (words, "a note"), log, split)
+def test_each_text_is_counted_once(bodies, words):
+    counter = ClientCounter(lambda: (words, "a note"), HEADER, bodies, split)
     records = [
         make_record(payload=1),
         make_record(payload=1),
@@ -80,8 +82,8 @@ def test_each_text_is_counted_once(log, words):
     assert counter.note == "a note"
 
 
-def test_reasoning_is_counted_separately(log, words):
-    counter = ClientCounter(lambda: (words, None), log, split)
+def test_reasoning_is_counted_separately(bodies, words):
+    counter = ClientCounter(lambda: (words, None), HEADER, bodies, split)
     both, only = counter.count(
         [make_record(reasonings=["hm hm"]), make_record(outputs=[], reasonings=["hm hm"], head_outputs="hm")]
     )
@@ -89,38 +91,38 @@ def test_reasoning_is_counted_separately(log, words):
     assert (only.output, only.reasoning, only.total) == (0, 2, 2)
 
 
-def test_reply_without_text_has_no_output_count(log, words):
-    counter = ClientCounter(lambda: (words, None), log, split)
+def test_reply_without_text_has_no_output_count(bodies, words):
+    counter = ClientCounter(lambda: (words, None), HEADER, bodies, split)
     assert counter.count([make_record(outputs=[], head_outputs="")]) == [TokenCounts(42)]
     assert counter.count([make_record(outputs=[""], head_outputs="")]) == [TokenCounts(42, 0)]
 
 
-def test_body_without_text_has_no_input_count(log, words):
-    counter = ClientCounter(lambda: (words, None), log, split)
+def test_body_without_text_has_no_input_count(bodies, words):
+    counter = ClientCounter(lambda: (words, None), HEADER, bodies, split)
     assert counter.count([make_record(payload=2, failure=FAILED)]) == [TokenCounts()]
 
 
-def test_body_of_unknown_shape_has_no_input_count(log, words):
+def test_body_of_unknown_shape_has_no_input_count(bodies, words):
     def texts(body):
         raise KeyError("messages")
 
-    counter = ClientCounter(lambda: (words, None), log, texts)
+    counter = ClientCounter(lambda: (words, None), HEADER, bodies, texts)
     assert counter.count([make_record(payload=1)])[0].input is None
     assert counter.count([make_record(payload=0)])[0].input == 42
 
 
-def test_tokens_of_the_first_stamp_are_counted_only_with_later_stamps(log, words):
-    counter = ClientCounter(lambda: (words, None), log, split)
+def test_tokens_of_the_first_stamp_are_counted_only_with_later_stamps(bodies, words):
+    counter = ClientCounter(lambda: (words, None), HEADER, bodies, split)
     unstreamed = make_record(streamed=False, head_outputs="one")
     single = make_record(stamps=[50 * MS], pieces=[5], head_outputs="one two three four five")
     assert [c.head for c in counter.count([unstreamed, single, make_record()])] == [None, None, 1]
 
 
-def test_tokenizer_is_not_loaded_without_text(log):
+def test_tokenizer_is_not_loaded_without_text(bodies):
     def load():
         raise AssertionError("loaded for nothing")
 
-    counter = ClientCounter(load, log, split)
+    counter = ClientCounter(load, HEADER, bodies, split)
     failed, cancelled = make_record(payload=2, failure=FAILED), make_record(payload=2, cancelled=True)
     assert counter.count([failed, cancelled]) == [TokenCounts(), TokenCounts()]
     assert counter.tokenizer is None
@@ -138,27 +140,27 @@ def test_tokenizer_is_not_loaded_without_text(log):
         (None, None, 2),
     ],
 )
-def test_stored_count_is_used_only_if_the_same_tokenizer_made_it(log, words, prompt_tokenizer, requested, tokens):
+def test_stored_count_is_used_only_if_the_same_tokenizer_made_it(bodies, words, prompt_tokenizer, requested, tokens):
     """The last three are logs of an older version, which do not name the tokenizer of the prompts."""
     settings = SimpleNamespace(tokenizer=TokenizerSettings(name=requested))
-    log.header = SimpleNamespace(prompt_tokenizer=prompt_tokenizer, settings=settings)
-    counter = ClientCounter(lambda: (words, None), log, split)
+    header = SimpleNamespace(prompt_tokenizer=prompt_tokenizer, settings=settings)
+    counter = ClientCounter(lambda: (words, None), header, bodies, split)
     assert counter.count([make_record(failure=FAILED)]) == [TokenCounts(tokens)]
 
 
-def test_stored_counts_remain_if_the_tokenizer_cannot_be_loaded(log):
+def test_stored_counts_remain_if_the_tokenizer_cannot_be_loaded(bodies):
     def load():
         raise UserError("There is no such tokenizer.")
 
-    counter = ClientCounter(load, log, split)
+    counter = ClientCounter(load, HEADER, bodies, split)
     assert counter.count([make_record(), make_record(payload=1)]) == [TokenCounts(42), TokenCounts()]
     assert counter.note == "No tokens were counted. There is no such tokenizer."
-    assert ClientCounter(None, log, split).count([make_record(payload=1)]) == [TokenCounts()]
+    assert ClientCounter(None, HEADER, bodies, split).count([make_record(payload=1)]) == [TokenCounts()]
 
 
-def test_cache_of_texts_is_bounded(log, words, monkeypatch):
+def test_cache_of_texts_is_bounded(bodies, words, monkeypatch):
     monkeypatch.setattr(token_counting, "_CACHE_BYTES", 1000)
-    counter = ClientCounter(lambda: (words, None), log, split)
+    counter = ClientCounter(lambda: (words, None), HEADER, bodies, split)
     for i in range(50):
         assert counter.count([make_record(outputs=[f"text number {i}"])])[0].output == 3
         assert len(counter._cache) < 10

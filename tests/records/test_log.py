@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from penstock import frames
 from penstock.errors import UserError
-from penstock.records import log as log_module
 from penstock.records.header import encode_header
 from penstock.records.log import (
     INTERRUPTED,
@@ -28,6 +27,7 @@ from penstock.records.log import (
     Sample,
 )
 from penstock.records.record import Record
+from penstock.records.section import Damage
 from support.records import make_record
 from support.runs import PROFILING, make_header, write_log
 
@@ -72,10 +72,11 @@ def test_flipped_bit_loses_one_record_and_is_counted(tmp_path: Path, offset: int
     second = frames.HEAD.size + int.from_bytes(data[1:5], "little")
     data[second + offset] ^= 0x10
     file.write_bytes(data)
-    assert [r.number for r in log.records()] == [0, 2, 3, 4]
-    assert (log.torn_bytes, log.skipped_places, log.skipped_bytes) == (0, 1, second)
-    assert log.record_count() == 4
-    log.close()
+    damage = Damage()
+    assert [r.number for r in log.records(damage)] == [0, 2, 3, 4]
+    assert damage == Damage(skipped_bytes=second, skipped_places=1)
+    (section,) = log.sections()
+    assert section.frame_count() == 4
 
 
 def test_point_is_read_as_a_run_of_its_own(tmp_path: Path) -> None:
@@ -95,11 +96,11 @@ def test_point_is_read_as_a_run_of_its_own(tmp_path: Path) -> None:
     runner_log.close()
     for index, numbers in enumerate(([1, 2, 3], [4, 5, 6, 7])):
         log = RunLog(folder, point=index)
-        assert [r.number for r in log.records()] == numbers
-        assert (log.skipped_places, log.torn_bytes) == (1 - index, 0)
+        damage = Damage()
+        assert [r.number for r in log.records(damage)] == numbers
+        assert (damage.skipped_places, damage.torn_bytes) == (1 - index, 0)
         assert [phase.index for phase in log.covered_phases] == [2 * index, 2 * index + 1]
         assert (log.header.benchmark_id, log.header.settings.input.seed) == (f"id {index}", index)
-        log.close()
     with pytest.raises(UserError, match="has no point 2; it has 2"):
         RunLog(folder, point=2)
 
@@ -119,21 +120,16 @@ def test_run_that_goes_on_removes_a_torn_frame_of_the_runner(tmp_path: Path) -> 
         assert not file.read()
 
 
-def test_sections_contain_the_records_in_the_same_order_as_the_log(tmp_path, monkeypatch):
+def test_sections_contain_the_records_in_the_same_order_as_the_log(tmp_path):
     """Also if a worker has written records long after their requests ended."""
-    monkeypatch.setattr(log_module, "_SECTION_BYTES", 10_000)
     ends = [n if n % 10 else n - 150 for n in range(400)]
     records = [make_record(at=1_000 + end, number=n, worker=n % 2) for n, end in enumerate(ends)]
-    log = RunLog(write_log(tmp_path, records))
+    log = RunLog(write_log(tmp_path, records), section_bytes=10_000)
     numbers = [record.number for record in log.records()]
     assert sorted(numbers) == list(range(400))
-    assert len(log.sections) > 3
-    in_sections = []
-    for section in log.sections:
-        log.section = section
-        in_sections += [record.number for record in log.records()]
-    assert in_sections == numbers
-    log.close()
+    sections = log.sections()
+    assert len(sections) > 3
+    assert [record.number for section in sections for record in section.records()] == numbers
 
 
 def test_decisions_are_no_samples(tmp_path: Path) -> None:
@@ -146,7 +142,6 @@ def test_decisions_are_no_samples(tmp_path: Path) -> None:
     reader = RunLog(folder)
     assert [decision.kind for decision in reader.decisions()] == [INTERRUPTED]  # the log has no phase 7
     assert [sample.source for sample in reader.samples()] == ["server"]
-    reader.close()
 
 
 def test_samples_with_which_early_versions_logged_decisions_are_decisions(tmp_path: Path) -> None:
@@ -163,7 +158,6 @@ def test_samples_with_which_early_versions_logged_decisions_are_decisions(tmp_pa
         Decision(SEARCH_LOAD, None, 5, {"value": 8}),
     ]
     assert [sample.source for sample in reader.samples()] == ["server"]
-    reader.close()
 
 
 def test_records_of_sessions_that_began_again_are_not_read(tmp_path: Path) -> None:
@@ -186,4 +180,3 @@ def test_records_of_sessions_that_began_again_are_not_read(tmp_path: Path) -> No
     log = RunLog(path)
     assert [(record.phase, record.number, record.turn) for record in log.records()] == [turns[0], *turns[2:5], turns[6]]
     assert [phase.index for phase in log.covered_phases] == [0, 1, 3]
-    log.close()

@@ -7,6 +7,7 @@ from hashlib import sha256
 
 import pytest
 
+from penstock.records.bodies import BodyReader
 from penstock.records.log import RunLog
 from penstock.records.verify import verify
 from penstock.reports.check_inputs_json import check_inputs_json
@@ -116,7 +117,6 @@ def test_unwritten_body_of_a_killed_worker_is_omitted_with_a_note(tmp_path):
         "data": [{"session_id": "a", "payloads": [json.loads(body("a0"))]}]
     }
     verdict = verify(log)
-    log.close()
     assert (verdict.matched, verdict.differing) == (1, 1)
     assert [(difference.x_request_id, difference.reason) for difference in verdict.differences] == [
         (
@@ -135,7 +135,6 @@ def test_complete_file_is_kept_if_its_bodies_cannot_be_read_any_more(tmp_path):
     os.truncate(index, index.stat().st_size - 20)
     log = RunLog(str(tmp_path / "log"))
     summary = write_artifacts(log, reported.folder, load_word_tokenizer, input_texts)
-    log.close()
     assert summary.note == "inputs.json was kept: it contains bodies that cannot be read from their source any more."
     assert reported.read("inputs.json") == before
 
@@ -166,10 +165,8 @@ def test_empty_run_has_empty_inputs(tmp_path):
 
 def check(tmp_path, reported):
     log = RunLog(str(tmp_path / "log"))
-    try:
-        return check_inputs_json(reported.path("inputs.json"), log)
-    finally:
-        log.close()
+    with BodyReader(log) as bodies:
+        return check_inputs_json(reported.path("inputs.json"), log, bodies.payloads)
 
 
 def two_sessions(tmp_path):

@@ -19,28 +19,26 @@ PROGRAM = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
 from support.runs import input_texts, load_word_tokenizer
-from penstock.records import log as log_module, read_sections
+from penstock.records.log import RunLog
 from penstock.reports import write_artifacts
 
 PARENT = os.getpid()
 add_records = write_artifacts._add_records
 
-def killed(builder, sinks, counter, log, advance):
-    add_records(builder, sinks, counter, log, advance)
+def killed(*arguments):
+    add_records(*arguments)
     if os.getpid() != PARENT:
         os.kill(os.getpid(), signal.SIGKILL)
 
 def write(name, *, section_bytes=50_000, processes=3, add=add_records):
-    log_module._SECTION_BYTES = section_bytes
-    read_sections._most_processes = lambda: processes
+    write_artifacts.most_processes = lambda: processes
     write_artifacts._add_records = add
-    log = log_module.RunLog(sys.argv[2])
+    log = RunLog(sys.argv[2], section_bytes=section_bytes)
     done = []
     summary = write_artifacts.write_artifacts(
         log, os.path.join(sys.argv[3], name), load_word_tokenizer, input_texts, progress=lambda *at: done.append(at)
     )
-    sections = len(log.sections)
-    log.close()
+    sections = len(log.sections())
     assert add is killed or done[-1] == (1199, 1199), done[-1]  # one record is damaged
     return summary, sections
 
@@ -48,7 +46,7 @@ _, sections = write("whole", section_bytes=1 << 30)
 assert sections == 1
 summary, sections = write("processes")
 assert sections > 3
-assert summary.torn_bytes == 7 and summary.skipped_places == 1, (summary.torn_bytes, summary.skipped_places)
+assert summary.damage.torn_bytes == 7 and summary.damage.skipped_places == 1, summary.damage
 assert write("killed", add=killed) == (summary, sections)
 """
 

@@ -73,7 +73,6 @@ def test_progress_counts_records_against_the_expected_number(tmp_path):
     log.header.requests = None
     write_artifacts(log, str(tmp_path / "c"), None, lambda body: ["x"], progress=lambda *at: seen.append(at))
     assert seen[-1] == (2200, 0)
-    log.close()
 
 
 def test_long_replies_make_small_batches(tmp_path):
@@ -84,7 +83,6 @@ def test_long_replies_make_small_batches(tmp_path):
     write_artifacts(
         log, str(tmp_path / "a"), load_word_tokenizer, lambda body: ["x"], progress=lambda done, _: seen.append(done)
     )
-    log.close()
     assert seen == [2, 4, 5]
 
 
@@ -108,10 +106,12 @@ def test_incomplete_end_of_a_log_is_reported(tmp_path):
     os.truncate(worker, os.path.getsize(worker) - 10)
     log = RunLog(path)
     summary = write_artifacts(log, str(tmp_path / "out"), load_word_tokenizer, lambda body: ["x"])
-    log.close()
     assert summary.succeeded == 1
-    assert summary.torn_bytes > 0
-    assert json.loads((tmp_path / "out" / "profile_export_aiperf.json").read_text())["torn_bytes"] == summary.torn_bytes
+    assert summary.damage.torn_bytes > 0
+    assert (
+        json.loads((tmp_path / "out" / "profile_export_aiperf.json").read_text())["torn_bytes"]
+        == summary.damage.torn_bytes
+    )
     assert "of the log are incomplete" in (tmp_path / "out" / "profile_export_console.txt").read_text()
 
 
@@ -124,7 +124,6 @@ def test_error_leaves_the_old_files_unchanged(tmp_path):
     log = RunLog(write_log(tmp_path, [make_record(), make_record(number=1)], level="summary"))
     with pytest.raises(RuntimeError):
         write_artifacts(log, reported.folder, load_word_tokenizer, raise_error)
-    log.close()
     assert {name: reported.read(name) for name in os.listdir(reported.folder)} == before
     assert not [name for name in os.listdir(tmp_path / "log") if name.startswith("columns-")]
 

@@ -86,7 +86,6 @@ def test_phases_of_different_shapes_run_on_the_same_connections(tmp_path: Path) 
         ("closed", {"type": "fixed", "value": 4, "reserve": 0}),
         ("open", None),
     ]
-    log.close()
 
 
 def test_next_phase_continues_where_the_dataset_stopped(tmp_path: Path) -> None:
@@ -167,7 +166,6 @@ def test_next_phase_can_start_without_draining(tmp_path: Path) -> None:
     assert len(second) == 12
     log = RunLog(str(tmp_path / "log"))
     assert max(record.end for record in first) > log.phases[1].start
-    log.close()
     assert max(server.seen) == 4  # the requests of the first phase kept their slots
     assert all(record.failure is None for record in outcome.records)
 
@@ -235,9 +233,7 @@ class Run:
 
     def records(self) -> list[Record]:
         log = RunLog(self.log)
-        records = sorted(log.records(), key=lambda record: record.number)
-        log.close()
-        return records
+        return sorted(log.records(), key=lambda record: record.number)
 
 
 def test_spawned_workers_give_the_same_records_as_forked_ones(tmp_path: Path, mock_url: str) -> None:
@@ -300,9 +296,8 @@ def test_other_workers_finish_when_one_is_killed(tmp_path: Path, mock_url: str) 
     assert (lost.worker, lost.how) == (1, "was killed by signal 9")
     assert sum(record.worker == 0 for record in run.records()) == 300
     log = RunLog(run.log)
-    assert log.lost_workers() == [lost]
+    assert log.lost_workers == [lost]
     assert [report.worker for report in log.reports()] == [0]
-    log.close()
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -452,7 +447,6 @@ def test_companion_takes_samples_and_stops_the_run(tmp_path: Path, mock_url: str
     assert runner.companion_error == "It is too hot."
     log = RunLog(run.log)
     samples, decisions = list(log.samples()), list(log.decisions())
-    log.close()
     assert [(each.kind, each.values) for each in decisions] == [(INPUT_ERROR, {"reason": "It is too hot."})]
     assert [sample.values["degrees"] for sample in samples[:10]] == list(range(1, 11))
     assert all(0 <= sample.at < 60e9 for sample in samples)

@@ -202,5 +202,4 @@ def report_run(
         was_cancelled=was_cancelled,
         incomplete_reason=incomplete_reason,
     )
-    log.close()
     return ReportedRun(summary, out)

@@ -242,7 +242,6 @@ class Harness:
         log = RunLog(str(self._folder))
         records = sorted(log.records(), key=lambda record: record.start)
         reports = log.reports()
-        log.close()
         return Outcome(records, reports, self.requests, runner, results)
 
     def _write_payloads(self, conversations: Sequence[Sequence[Any]]) -> None:

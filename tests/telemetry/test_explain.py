@@ -56,7 +56,6 @@ def verdicts(
     log.close()
     run = RunLog(path)
     explanation = explain(run, count=2)
-    run.close()
     assert [request.request_id for request in explanation.slowest] == ["r4", "r7"]
     return {evidence.name: evidence.verdict for evidence in explanation.evidence}
 
@@ -99,7 +98,6 @@ def test_latency_ends_with_the_last_content_as_in_the_report(tmp_path: Path) -> 
     late_end = [msgspec.structs.replace(each, streamed=True, end=each.end + 50 * MS) for each in with_slow()]
     log = RunLog(write_log(tmp_path, late_end))
     explanation = explain(log, count=2)
-    log.close()
     assert [row.latency_ms for row in explanation.slowest] == [90, 90]
 
 
@@ -109,7 +107,6 @@ def test_slowest_and_fastest_are_those_of_all_requests_sorted(tmp_path: Path) ->
     requests = [request(n, latency, retransmits=n) for n, latency in enumerate(latencies)]
     log = RunLog(write_log(tmp_path, requests))
     explanation = explain(log, count=7)
-    log.close()
     by_latency = sorted(requests, key=lambda record: record.end - record.start)
     slow, fast = by_latency[-7:], by_latency[:6]
     assert [row.request_id for row in explanation.slowest] == sorted(
@@ -131,6 +128,5 @@ def test_records_are_not_kept_in_memory(tmp_path: Path) -> None:
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-        log.close()
     assert explanation.requests == 3000
     assert peak < 4_000_000  # the records have 12 MB; the file is read in pieces of 1 MB

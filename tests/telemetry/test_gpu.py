@@ -93,7 +93,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> ReportedRun:
     log.close()
     reader = RunLog(path)
     summary = write_artifacts(reader, str(folder / "out"), load_word_tokenizer, input_texts)
-    reader.close()
     return ReportedRun(summary, str(folder / "out"))
 
 

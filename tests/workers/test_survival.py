@@ -47,7 +47,6 @@ def test_full_disk_ends_the_run_with_one_sentence_and_keeps_the_records_before(
     monkeypatch.undo()
     log = run_log.RunLog(str(tmp_path / "log"))
     assert len(list(log.records())) == 2
-    log.close()
 
 
 def test_requests_fail_while_the_server_restarts_and_the_later_ones_succeed(tmp_path: Path) -> None:

@@ -243,9 +243,7 @@ def _read_header(run: str) -> RunHeader | None:
     for folder in (run, os.path.dirname(run)):  # the log of two servers is in the folder above theirs
         found = find_log(folder) if os.path.isdir(folder) else None
         if found is not None:
-            log = RunLog(found[0], point=found[1])
-            log.close()
-            return log.header
+            return RunLog(found[0], point=found[1]).header
     return None
 
 

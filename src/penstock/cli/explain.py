@@ -46,9 +46,7 @@ def run(parsed: ParsedArguments) -> int:
     from penstock.cli.open_run import open_run
     from penstock.telemetry.explain import explain
 
-    log = open_run(parsed.values["folder"])
-    explanation = explain(log, parsed.values.get("slowest", _DEFAULT))
-    log.close()
+    explanation = explain(open_run(parsed.values["folder"]), parsed.values.get("slowest", _DEFAULT))
     if parsed.values.get("json"):
         print_json(explanation)
     elif explanation.requests:

@@ -39,8 +39,8 @@ def is_experiment(folder: str) -> bool:
 
 def open_points(folder: str) -> Iterator[RunLog]:
     """Open the log of an experiment once for each of its points."""
-    log = os.path.join(folder, LOG_FOLDER)
-    return (RunLog(log, point=point.index) for point in RunLog.read_points(log))
+    log = RunLog(os.path.join(folder, LOG_FOLDER))
+    return (log.at_point(point.index) for point in log.points)
 
 
 def _name_one(folder: str, what: str, runs: list[str]) -> UserError:

@@ -9,12 +9,15 @@ import msgspec
 
 from penstock.errors import UserError
 from penstock.plural import counted
+from penstock.records.section import Damage
 from penstock.settings.command_line import HELP, CommandLine
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags.flag import Flag, Group, Positional
 
 if TYPE_CHECKING:
     from penstock.records.log import RunLog
+    from penstock.records.read_sections import Advance
+    from penstock.records.section import Section
 
 __all__ = ["COMMAND_LINE", "run"]
 
@@ -95,7 +98,6 @@ def _report_experiment(folder: str, output: str, values: dict[str, Any]) -> int:
         for log in open_points(folder):
             assert log.point is not None
             _check_not_worse(log, os.path.join(output, log.point.folder))
-            log.close()
     return report_again(
         folder,
         output,
@@ -124,12 +126,14 @@ def _check_output(folder: str) -> None:
 
 def _check_not_worse(log: RunLog, folder: str) -> None:
     """Raise UserError if the artifacts in `folder` contain more than those that the log gives now."""
-    from penstock.records.read_sections import read_sections
+    from penstock.records.read_sections import most_processes, read_sections
     from penstock.reports.artifacts import Artifacts
 
     artifacts = Artifacts.of(folder, log.header)
-    requests = sum(read_sections(log, lambda section, _: section.record_count()))
-    damage = log.torn_bytes + log.skipped_bytes
+    requests = damage = 0
+    for count, of_section in read_sections(log.sections(), _count, processes=most_processes()):
+        requests += count
+        damage += of_section.torn_bytes + of_section.skipped_bytes
     try:
         with open(artifacts.summary_json, "rb") as file:
             summary = msgspec.json.decode(file.read(), type=_Summary)
@@ -139,7 +143,6 @@ def _check_not_worse(log: RunLog, folder: str) -> None:
     exported = _line_count(artifacts.records)
     if not more_damage and requests >= exported:
         return
-    log.close()
     bytes_ = f"{counted(damage, 'byte')} of the log cannot be read any more" if damage else "the log has lost requests"
     counts = f", and it has {requests:,} of the {exported:,} requests in the per-request file"
     if requests >= exported:
@@ -148,6 +151,11 @@ def _check_not_worse(log: RunLog, folder: str) -> None:
         f"The files in {folder} were kept: {bytes_}{counts}. Write the report to another folder with --output-dir, or "
         "replace the files with --overwrite."
     )
+
+
+def _count(section: Section, _advance: Advance) -> tuple[int, Damage]:
+    damage = Damage()
+    return section.frame_count(damage), damage
 
 
 def _line_count(path: str | None) -> int:

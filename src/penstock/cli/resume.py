@@ -47,15 +47,12 @@ def resume(parsed: ParsedArguments) -> int:
         raise UserError(f"{folder} holds an experiment with several runs; --resume goes on with a single run.")
     with open_folder(folder, resume=True) as run_folder:
         log = open_run(folder)
-        try:
-            check_resumable(log, folder)
-            header = log.header
-            settings = resumed_settings(
-                header, folder, _given(parsed, header.settings.endpoint.type), urls="endpoint.urls" in parsed.values
-            )
-            point = find_resume_point(log, folder)
-        finally:
-            log.close()
+        check_resumable(log, folder)
+        header = log.header
+        settings = resumed_settings(
+            header, folder, _given(parsed, header.settings.endpoint.type), urls="endpoint.urls" in parsed.values
+        )
+        point = find_resume_point(log, folder)
         output = {field: parsed.values[target] for target, field in _OUTPUT.items() if target in parsed.values}
         output["remote"] = results_url(parsed, settings.output, folder)
         cluster = parsed.values.get("cluster", settings.cluster)

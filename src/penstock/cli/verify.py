@@ -68,6 +68,7 @@ def run(parsed: ParsedArguments) -> int:
         raise UserError("--custom-dataset-type names the format of --against, but --against is missing.")
 
     from penstock.cli.open_run import open_run
+    from penstock.records.bodies import BodyReader
     from penstock.records.verify import verify
     from penstock.reports.artifacts import Artifacts
     from penstock.reports.check_inputs_json import check_inputs_json
@@ -83,8 +84,8 @@ def run(parsed: ParsedArguments) -> int:
         export=export if export is not None and os.path.exists(export) else None,
     )
     if artifacts.inputs is not None and os.path.exists(artifacts.inputs):
-        verdict.inputs = check_inputs_json(artifacts.inputs, log)
-    log.close()
+        with BodyReader(log) as bodies:
+            verdict.inputs = check_inputs_json(artifacts.inputs, log, bodies.payloads)
     if values.get("json"):
         document = msgspec.to_builtins(verdict) | {"holds": verdict.holds}
         print_json(document)

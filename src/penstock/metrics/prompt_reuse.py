@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from penstock.metrics.batch import Batch
 from penstock.plural import counted
-from penstock.records.log import RunLog
+from penstock.records.header import RunHeader
+from penstock.records.payloads import PayloadStore
 from penstock.records.prompt_reuse import ReuseCounts
 
 __all__ = ["ReuseCounter", "ReuseSummary"]
@@ -94,14 +95,14 @@ class ReuseCounter:
                 new += int(np.unpackbits(first).sum())
         return self._conversations - new
 
-    def summary(self, log: RunLog) -> ReuseSummary | None:
+    def summary(self, header: RunHeader, payloads: PayloadStore) -> ReuseSummary | None:
         """Return the counts; None if the dataset was not compared."""
-        counts = ReuseCounts.load(log.payloads.folder)
+        counts = ReuseCounts.load(payloads.folder)
         if not counts.prompts:
             return None
         return ReuseSummary(
             conversations=self._conversations,
-            sent_again=0 if log.header.settings.input.marks_conversations else self._sent_again(),
+            sent_again=0 if header.settings.input.marks_conversations else self._sent_again(),
             prompts=counts.prompts,
             repeated_prompts=counts.repeated,
             prompts_with_shared_prefix=counts.sharing,

@@ -33,8 +33,10 @@ from penstock.metrics.steady_state import (
 from penstock.metrics.token_agreement import TokenAgreement, TokenTotals
 from penstock.processes import in_background
 from penstock.records.log import RunLog
+from penstock.records.payloads import PayloadStore
 from penstock.records.record import Record
 from penstock.records.root_hash import RootHash, schedule_keys
+from penstock.records.section import Damage
 from penstock.telemetry.gpu import GpuTelemetry
 from penstock.telemetry.network import NetworkLatency
 from penstock.telemetry.server_metrics import ServerMetrics
@@ -130,14 +132,8 @@ class Summary(msgspec.Struct, kw_only=True):
     """Sentences about replies whose form makes metrics misleading, and about times without replies."""
     was_cancelled: bool = False
     incomplete_reason: str | None = None
-    torn_bytes: int = 0
-    """Incomplete bytes at the end of the log of a killed worker."""
-    torn_requests: bool = False
-    """True if those bytes held requests, not only a worker's report."""
-    skipped_bytes: int = 0
-    """Damaged bytes in the middle of the log."""
-    skipped_places: int = 0
-    """Number of places with such bytes."""
+    damage: Damage = msgspec.field(default_factory=Damage)
+    """What could not be read of the log."""
     certificate: Certificate | None = None
     bounds: dict[str, dict[str, FigureBounds]] = {}
     """The headline figures that are not exactly known, by metric and statistic."""
@@ -181,9 +177,12 @@ much memory together."""
 class SummaryBuilder:
     """Builds the summary. Takes every record of a run once, in any order."""
 
-    def __init__(self, log: RunLog, folder: str) -> None:
+    def __init__(self, log: RunLog, payloads: PayloadStore, folder: str) -> None:
         """`folder` holds temporary files for large columns."""
+        self.damage = Damage()
+        """What could not be read of the log."""
         self._log = log
+        self._payloads = payloads
         self._header = header = log.header
         stats = partial(
             PhaseStats,
@@ -242,10 +241,11 @@ class SummaryBuilder:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what another builder for the same log needs to `merge` this one."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("_log", "_header")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_log", "_header", "_payloads")}
 
     def merge(self, other: SummaryBuilder) -> None:
         """Add the records that another builder took, which is not used any more."""
+        self.damage.add(other.damage)
         self._broken_conversations += other._broken_conversations
         self._profiling.merge(other._profiling)
         self._warmup.merge(other._warmup)
@@ -259,7 +259,7 @@ class SummaryBuilder:
 
     def _ended_early(self, record: Record) -> bool:
         """Return whether this failed turn ended its conversation before the last turn."""
-        return record.built is not None and record.turn + 1 < len(self._log.payloads.turns(record.conversation))
+        return record.built is not None and record.turn + 1 < len(self._payloads.turns(record.conversation))
 
     def request_counts(self) -> RequestCounts:
         """Return the counts of the profiling phases for the certificate."""
@@ -301,12 +301,9 @@ class SummaryBuilder:
             ],
             tokenizer=tokenizer,
             token_agreement=self._token_totals.agreement(),
-            prompt_reuse=self._reuse.summary(self._log),
+            prompt_reuse=self._reuse.summary(self._header, self._payloads),
             gap_profile=self._gap_profile.result(),
-            torn_bytes=self._log.torn_bytes,
-            torn_requests=self._log.torn_requests,
-            skipped_bytes=self._log.skipped_bytes,
-            skipped_places=self._log.skipped_places,
+            damage=self.damage,
             proof=Proof(self._root.requests, self._root.root()),
             **from_series(),
         )

@@ -21,6 +21,7 @@ from penstock.metrics.statistics import Stats, Values
 from penstock.metrics.token_counting import ServerCounter
 from penstock.records.log import RunLog
 from penstock.records.read_sections import Advance, read_sections
+from penstock.records.section import Section
 
 __all__ = [
     "TOKEN_METRICS",
@@ -153,23 +154,23 @@ def token_metrics(metrics: dict[str, Stats]) -> dict[str, Stats]:
     return {tag: metrics[tag] for tag in TOKEN_METRICS if tag in metrics}
 
 
-def token_metrics_by_server(log: RunLog, folder: str) -> dict[str, Stats]:
+def token_metrics_by_server(log: RunLog, folder: str, processes: int) -> dict[str, Stats]:
     """Compute the token metrics of the profiling phases by the server's count, in another pass over the records.
 
     `folder` holds temporary files for large columns.
     """
     total = PhaseStats(folder, "by-server-count", with_timeline=False)
-    for of_section in read_sections(log, partial(_stats_by_server, folder)):
+    for of_section in read_sections(log.sections(), partial(_stats_by_server, folder, log), processes=processes):
         total.merge(of_section)
     return token_metrics(total.metrics())
 
 
-def _stats_by_server(folder: str, log: RunLog, _advance: Advance) -> PhaseStats:
+def _stats_by_server(folder: str, log: RunLog, section: Section, _advance: Advance) -> PhaseStats:
     counter = ServerCounter()
     profiling = [phase.kind != "warmup" for phase in log.phases]
     stats = PhaseStats(tempfile.mkdtemp(dir=folder), "by-server-count", with_timeline=False)
     unfit = unfit_metrics(log.header)
-    for records in log.batches():
+    for records in section.batches():
         if profiling[records[0].phase]:
             batch = Batch(records)
             stats.add_batch(batch, measure_batch(batch, counter.count(records), unfit).only(_RECORD_METRICS))

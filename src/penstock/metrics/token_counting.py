@@ -11,7 +11,8 @@ import msgspec
 from penstock.errors import PenstockError
 from penstock.metrics.metric import UNCOUNTED, TokenCounts
 from penstock.processes import cores
-from penstock.records.log import RunLog
+from penstock.records.bodies import BodyReader
+from penstock.records.header import RunHeader
 from penstock.records.record import Record
 
 __all__ = ["ClientCounter", "Counter", "LoadTokenizer", "ServerCounter", "Tokenizer"]
@@ -68,11 +69,18 @@ def _server_counts(record: Record, head: int | None) -> TokenCounts:
 class ClientCounter:
     """Counts with a tokenizer, each distinct text once and in batches. Loads the tokenizer on first use."""
 
-    def __init__(self, load: LoadTokenizer | None, log: RunLog, input_texts: Callable[[bytes], list[str]]) -> None:
+    def __init__(
+        self,
+        load: LoadTokenizer | None,
+        header: RunHeader,
+        bodies: BodyReader,
+        input_texts: Callable[[bytes], list[str]],
+    ) -> None:
         self._load = load
-        self._log = log
+        self._header = header
+        self._bodies = bodies
         self._input_texts = input_texts
-        self._inputs = array("i", [_UNKNOWN]) * len(log.payloads)
+        self._inputs = array("i", [_UNKNOWN]) * len(bodies.payloads)
         self._built_inputs: dict[tuple[int, int], int] = {}
         """Input tokens of the bodies in this batch that workers built. Each such body was sent once."""
         self._cache: dict[str, int] = {}
@@ -114,7 +122,7 @@ class ClientCounter:
             return None
         try:
             known = self._stored_count(record)
-            texts = [] if known >= 0 else self._input_texts(self._log.body(record))
+            texts = [] if known >= 0 else self._input_texts(self._bodies.body(record))
         except (AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError, msgspec.MsgspecError):
             # A replayed body can have any shape, and a killed worker may not have written the body that it built. Such a
             # body has no input length.
@@ -129,11 +137,11 @@ class ClientCounter:
 
         If no tokenizer can be loaded, return the stored count anyway: there is no other.
         """
-        known = self._log.entry(record).input_tokens
+        known = self._bodies.entry(record).input_tokens
         tokenizer = self._get_tokenizer() if known >= 0 else None
         if tokenizer is None:
             return known
-        header = self._log.header
+        header = self._header
         if header.prompt_tokenizer is None:  # a log of an older version
             same = tokenizer.name == header.settings.tokenizer.name
         else:

@@ -21,10 +21,12 @@ from penstock.datasets.jsonl import FileErrors
 from penstock.datasets.recording import Recording, RecordingOptions
 from penstock.datasets.registry import lookup
 from penstock.errors import UserError
+from penstock.records.bodies import BodyReader
 from penstock.records.log import RunLog
 from penstock.records.payloads import PayloadFiles
 from penstock.records.record import Record
 from penstock.records.root_hash import RootHash, schedule_key
+from penstock.records.section import Damage
 from penstock.settings.schema import InputSettings
 
 __all__ = ["Difference", "Verdict", "verify"]
@@ -101,24 +103,25 @@ def verify(
 ) -> Verdict:
     """Verify a run. `against` is a file of payloads or a mock server's request log; `export` is the per-request file."""
     received = None if against is None or format_ is not None else _read_request_log(against)
+    bodies, damage = BodyReader(log), Damage()
     if against is None:
-        compare = _compare_with_run(log)
+        compare = _compare_with_run(bodies)
     elif received is None:
         compare = _compare_with_file(against, format_)
     else:
         compare = _compare_with_request_log(received, os.path.basename(against))
     verdict = Verdict(reported_root=reported_root, received=received is not None)
     export_check = _ExportCheck(export)
-    with tempfile.TemporaryDirectory(prefix="penstock-verify-") as scratch:
+    with bodies, tempfile.TemporaryDirectory(prefix="penstock-verify-") as scratch:
         root = RootHash(scratch)
-        for record in log.records():
+        for record in log.records(damage):
             export_check.check(record)
             if not record.digest:
                 verdict.unsent += 1
                 continue
             verdict.requests += 1
             root.add(schedule_key(record.phase, record.number, record.turn), record.digest)
-            session = log.payloads.session_name(record.conversation)
+            session = bodies.payloads.session_name(record.conversation)
             reason, elsewhere = compare(record, session)
             if reason is None:
                 verdict.matched += 1
@@ -129,11 +132,11 @@ def verify(
                 verdict.differences.append(Difference(record.number, session, record.turn, record.request_id, reason))
         verdict.root = root.root()
     verdict.export = export_check.finish()
-    verdict.damaged_bytes = log.torn_bytes + log.skipped_bytes
+    verdict.damaged_bytes = damage.torn_bytes + damage.skipped_bytes
     return verdict
 
 
-def _compare_with_run(log: RunLog) -> Compare:
+def _compare_with_run(bodies: BodyReader) -> Compare:
     """Compare with the body to which the record refers."""
     digests: dict[int, bytes] = {}
 
@@ -141,7 +144,7 @@ def _compare_with_run(log: RunLog) -> Compare:
         digest = digests.get(record.payload) if record.built is None else None
         if digest is None:
             try:
-                digest = sha256(log.body(record)).digest()
+                digest = sha256(bodies.body(record)).digest()
             except OSError:
                 return _CHANGED if record.built is None else _UNWRITTEN, False
             if record.built is None:

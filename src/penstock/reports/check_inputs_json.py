@@ -14,6 +14,7 @@ import msgspec
 
 from penstock.datasets.json_window import Malformed, Truncated, Window
 from penstock.records.log import RunLog
+from penstock.records.payloads import PayloadStore
 from penstock.reports.sent_bodies import BodySequence, SentBodies, chained
 
 __all__ = ["BYTES_PREFIX", "check_inputs_json"]
@@ -28,12 +29,12 @@ class _Session(msgspec.Struct):
     padding: dict[str, tuple[str, str]] = {}
 
 
-def check_inputs_json(path: str, log: RunLog) -> str | None:
+def check_inputs_json(path: str, log: RunLog, payloads: PayloadStore) -> str | None:
     """Return a sentence about the first session that is not as the run sent it, or None."""
     name = os.path.basename(path)
     with (
         tempfile.TemporaryDirectory(prefix="penstock-verify-") as scratch,
-        contextlib.closing(SentBodies(log, scratch)) as sent,
+        contextlib.closing(SentBodies(payloads, scratch)) as sent,
     ):
         for record in log.records():
             sent.add(record)

@@ -349,15 +349,17 @@ def notes(summary: Summary) -> Iterator[str]:
     if lag is not None:
         median = summary.metrics["replay_sched_lag_p50"]
         yield f"Requests were sent {median.avg:.2f} ms (p50) and {lag.avg:.2f} ms (p99) after their recorded times."
-    if summary.torn_bytes:
-        lost = "the requests in them are lost" if summary.torn_requests else "a worker's report is lost, but no request"
-        yield f"The last {counted(summary.torn_bytes, 'byte')} of the log are incomplete: {lost}."
-    if summary.skipped_bytes:
-        places = counted(summary.skipped_places, "place")
-        yield (
-            f"The log is damaged in {places}: {counted(summary.skipped_bytes, 'byte')} were skipped, and the requests in "
-            "them are lost."
+    if summary.damage.torn_bytes:
+        lost = (
+            "the requests in them are lost"
+            if summary.damage.torn_requests
+            else "a worker's report is lost, but no request"
         )
+        yield f"The last {counted(summary.damage.torn_bytes, 'byte')} of the log are incomplete: {lost}."
+    if summary.damage.skipped_bytes:
+        places = counted(summary.damage.skipped_places, "place")
+        skipped = counted(summary.damage.skipped_bytes, "byte")
+        yield f"The log is damaged in {places}: {skipped} were skipped, and the requests in them are lost."
     if summary.note is not None:
         yield summary.note
     if summary.tokenizer.note is not None:

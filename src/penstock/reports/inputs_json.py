@@ -6,7 +6,6 @@ The JSON around the bodies is indented; the bodies themselves are copied unchang
 
 from __future__ import annotations
 
-import contextlib
 import os
 from base64 import b64encode
 from collections.abc import Iterable
@@ -19,8 +18,7 @@ from penstock.datasets.json_text import is_json
 from penstock.metrics.batch import Batch, MeasureTable
 from penstock.metrics.summary import Summary
 from penstock.plural import counted
-from penstock.records.log import RunLog
-from penstock.records.payloads import PayloadStore
+from penstock.records.bodies import BodyReader
 from penstock.reports.artifacts import Draft
 from penstock.reports.check_inputs_json import BYTES_PREFIX, check_inputs_json
 from penstock.reports.sent_bodies import BodySequence, SentBodies, SentPart, chained
@@ -34,7 +32,7 @@ _WHITESPACE = b" \t\r\n"
 class InputsJson(Sink):
     def __init__(self, context: ReportContext, path: str) -> None:
         super().__init__(context, path)
-        self._sent = SentBodies(context.log, context.scratch)
+        self._sent = SentBodies(context.bodies.payloads, context.scratch)
 
     def add_batch(self, batch: Batch, _table: MeasureTable) -> None:
         for record in batch.records:
@@ -51,7 +49,7 @@ class InputsJson(Sink):
         self._sent.finish()
         draft = Draft(self.path)
         try:
-            summary.note = _omission_note(_write(draft.file, self._sent.sequences(), self.context.log))
+            summary.note = _omission_note(_write(draft.file, self._sent.sequences(), self.context.bodies))
             if summary.note is not None and self._existing_is_complete():
                 summary.note = (
                     "inputs.json was kept: it contains bodies that cannot be read from their source any more."
@@ -62,7 +60,10 @@ class InputsJson(Sink):
             draft.discard()
 
     def _existing_is_complete(self) -> bool:
-        return os.path.exists(self.path) and check_inputs_json(self.path, self.context.log) is None
+        return (
+            os.path.exists(self.path)
+            and check_inputs_json(self.path, self.context.log, self.context.bodies.payloads) is None
+        )
 
     def close(self) -> None:
         self._sent.close()
@@ -86,30 +87,27 @@ def _omission_note(omitted: _OmittedSessions) -> str | None:
     return " ".join(notes) or None
 
 
-def _write(file: IO[bytes], sequences: Iterable[BodySequence], log: RunLog) -> _OmittedSessions:
+def _write(file: IO[bytes], sequences: Iterable[BodySequence], bodies: BodyReader) -> _OmittedSessions:
     changed = unwritten = 0
-    with contextlib.ExitStack() as stack:
-        stores: dict[int | None, PayloadStore] = {None: log.payloads}
-        file.write(b'{\n  "data": [')
-        separator = b"\n"
-        for name, worker, numbers, expected in sequences:
-            try:
-                if worker not in stores:
-                    stores[worker] = stack.enter_context(contextlib.closing(PayloadStore(log.folder, worker=worker)))
-                sent = [stores[worker].body(number) for number in numbers]
-            except OSError:
-                sent = []
-            if _hash(sent) != expected:
-                changed += worker is None
-                unwritten += worker is not None
-                continue
-            file.write(
-                separator + b'    {\n      "session_id": ' + orjson.dumps(name) + b',\n      "payloads": [\n        '
-            )
-            file.write(b",\n        ".join(map(_as_json, sent)))
-            file.write(b"\n      ]" + _padding(sent) + b"\n    }")
-            separator = b",\n"
-        file.write(b"\n  ]\n}\n")
+    file.write(b'{\n  "data": [')
+    separator = b"\n"
+    for name, worker, numbers, expected in sequences:
+        try:
+            store = bodies.payloads if worker is None else bodies.built_by(worker)
+            sent = [store.body(number) for number in numbers]
+        except OSError:
+            sent = []
+        if _hash(sent) != expected:
+            changed += worker is None
+            unwritten += worker is not None
+            continue
+        file.write(
+            separator + b'    {\n      "session_id": ' + orjson.dumps(name) + b',\n      "payloads": [\n        '
+        )
+        file.write(b",\n        ".join(map(_as_json, sent)))
+        file.write(b"\n      ]" + _padding(sent) + b"\n    }")
+        separator = b",\n"
+    file.write(b"\n  ]\n}\n")
     return _OmittedSessions(changed, unwritten)
 
 

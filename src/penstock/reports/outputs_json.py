@@ -43,7 +43,7 @@ class OutputsJson(DraftSink[Draft]):
         start = self.context.header.epoch_wall_ns + record.start
         entry = {
             "session_num": record.number,
-            "conversation_id": self.context.log.payloads.session(record.payload),
+            "conversation_id": self.context.bodies.payloads.session(record.payload),
             "turn_index": record.turn,
             "x_request_id": record.request_id,
             "request_start_ns": start,

@@ -31,7 +31,7 @@ class RawJsonl(DraftSink[Draft]):
         self._metadata.begin(phase)
 
     def add(self, record: Record, _measures: Measures) -> None:
-        reply = self.context.log.raw_reply(record)
+        reply = self.context.bodies.raw_reply(record)
         fields: dict[str, Any] = {
             "metadata": orjson.Fragment(self._metadata.encode(record)),
             "start_perf_ns": record.start,
@@ -51,7 +51,7 @@ class RawJsonl(DraftSink[Draft]):
     def _payload(self, record: Record) -> orjson.Fragment | str | None:
         """Return the body, as JSON in one line if it is JSON; None if a killed worker has not written it."""
         try:
-            body = self.context.log.body(record)
+            body = self.context.bodies.body(record)
         except OSError:
             return None
         try:

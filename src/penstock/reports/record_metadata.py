@@ -19,7 +19,7 @@ class RecordMetadata:
     def __init__(self, context: ReportContext) -> None:
         self._epoch = context.header.epoch_wall_ns
         self._urls = [_json(url) for url in context.header.settings.endpoint.urls]
-        self._payloads = context.log.payloads
+        self._payloads = context.bodies.payloads
         self._phases: dict[int, str] = {}
         """For each phase, by its index in the log, the fields that its records share."""
         self._profiling_phases = 0

@@ -11,19 +11,23 @@ from penstock.metrics.batch import Batch, MeasureTable
 from penstock.metrics.measure import measure_batch, unfit_metrics
 from penstock.metrics.summary import Summary
 from penstock.metrics.token_counting import Counter
+from penstock.records.header import RunHeader
 from penstock.records.log import RunLog
 from penstock.records.read_sections import Advance
+from penstock.records.section import Damage, Section
 from penstock.reports.sink import Sink
 
 __all__ = ["RecordSinks", "measure_batches"]
 
 
-def measure_batches(log: RunLog, counter: Counter, advance: Advance) -> Iterator[tuple[Batch, MeasureTable]]:
-    """Yield the records of a log with their metrics."""
-    unfit = unfit_metrics(log.header)
-    reader = log.header.settings.reader_rate
+def measure_batches(
+    header: RunHeader, section: Section, counter: Counter, advance: Advance, damage: Damage
+) -> Iterator[tuple[Batch, MeasureTable]]:
+    """Yield the records of a section with their metrics."""
+    unfit = unfit_metrics(header)
+    reader = header.settings.reader_rate
     with _without_collector():
-        for records in log.batches():
+        for records in section.batches(damage):
             batch = Batch(records)
             yield batch, measure_batch(batch, counter.count(records), unfit, reader)
             advance(batch.size)

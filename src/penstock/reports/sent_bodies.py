@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 from typing import NamedTuple
 
-from penstock.records.log import RunLog
+from penstock.records.payloads import PayloadStore
 from penstock.records.record import Record
 from penstock.records.root_hash import session_key
 
@@ -77,11 +77,11 @@ class SentPart(NamedTuple):
 class SentBodies:
     """Collects the bodies of a run. Takes every record once, those of one worker in their order."""
 
-    def __init__(self, log: RunLog, scratch: str) -> None:
+    def __init__(self, payloads: PayloadStore, scratch: str) -> None:
         """Open a database in the folder `scratch`, which the caller deletes."""
-        self._log = log
+        self._payloads = payloads
         self._open: dict[int, _Session] = {}
-        self._single_turns = len(log.payloads) == log.payloads.conversations
+        self._single_turns = len(payloads) == payloads.conversations
         self._first_numbers: dict[bytes, int] = {}
         """The first use of sequences that are in the database, by their hash."""
         self._rows: list[tuple[bytes, int, int, int | None, bytes]] = []
@@ -105,7 +105,7 @@ class SentBodies:
     def _close_if_complete(self, number: int, session: _Session) -> None:
         if session.first_turn:
             return  # its first turns are in an earlier section
-        if self._single_turns or session.last_turn + 1 >= len(self._log.payloads.turns(session.conversation)):
+        if self._single_turns or session.last_turn + 1 >= len(self._payloads.turns(session.conversation)):
             self._close(number)
 
     def _close(self, number: int) -> None:
@@ -154,7 +154,7 @@ class SentBodies:
 
     def sequences(self) -> Iterator[BodySequence]:
         """Yield each distinct sequence of bodies once, by first use in the schedule, so that a replay has the same root."""
-        payloads = self._log.payloads
+        payloads = self._payloads
         uses = array("I", [0]) * payloads.conversations
         for digest, _, conversation, worker, bodies in self._database.execute(_FIRST_USES):
             uses[conversation] += 1

@@ -7,6 +7,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from penstock.metrics.batch import Batch, MeasureTable
 from penstock.metrics.metric import Measures
 from penstock.metrics.summary import Summary
+from penstock.records.bodies import BodyReader
 from penstock.records.header import RunHeader
 from penstock.records.log import LoggedPhase, RunLog, Sample
 from penstock.records.record import Record
@@ -22,6 +23,7 @@ class ReportContext(NamedTuple):
     """What the sinks of a report share."""
 
     log: RunLog
+    bodies: BodyReader
     header: RunHeader
     artifacts: Artifacts
     scratch: str

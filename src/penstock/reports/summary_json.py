@@ -194,10 +194,10 @@ def _penstock_fields(summary: Summary, header: RunHeader) -> dict[str, Any]:
     fields["failures"] = count_by_owner(summary.errors)
     if summary.warmup_errors:
         fields["warmup_error_summary"] = error_summary(summary.warmup_errors)
-    if summary.torn_bytes:
-        fields["torn_bytes"] = summary.torn_bytes
-    if summary.skipped_bytes:
-        fields["skipped_bytes"] = summary.skipped_bytes
+    if summary.damage.torn_bytes:
+        fields["torn_bytes"] = summary.damage.torn_bytes
+    if summary.damage.skipped_bytes:
+        fields["skipped_bytes"] = summary.damage.skipped_bytes
     fields["machine"] = header.machine
     return fields
 

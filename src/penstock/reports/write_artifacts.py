@@ -16,8 +16,10 @@ from penstock.metrics.groups.power import power_metrics
 from penstock.metrics.summary import Summary, SummaryBuilder, TokenizerNote
 from penstock.metrics.token_agreement import token_metrics, token_metrics_by_server
 from penstock.metrics.token_counting import ClientCounter, Counter, LoadTokenizer, ServerCounter
+from penstock.records.bodies import BodyReader
 from penstock.records.log import UNTIL, RunLog
-from penstock.records.read_sections import Advance, read_sections
+from penstock.records.read_sections import Advance, most_processes, read_sections
+from penstock.records.section import Section
 from penstock.reports import registry
 from penstock.reports.artifacts import Artifacts
 from penstock.reports.record_sinks import RecordSinks, measure_batches
@@ -53,12 +55,13 @@ def write_artifacts(
     `expected` is the number of records for `progress`; the default is the header's request count.
     """
     header = log.header
-    counter = _counter(log, tokenizer, input_texts)
     with contextlib.ExitStack() as stack:
+        bodies = stack.enter_context(BodyReader(log))
+        counter = _counter(log, bodies, tokenizer, input_texts)
         scratch = stack.enter_context(_scratch(log.folder))
-        context = ReportContext(log, header, Artifacts.of(folder, header), scratch, show_http, show_timeline)
+        context = ReportContext(log, bodies, header, Artifacts.of(folder, header), scratch, show_http, show_timeline)
         sinks = stack.enter_context(contextlib.closing(RecordSinks(log, _report_sinks(context))))
-        builder = SummaryBuilder(log, scratch)
+        builder = SummaryBuilder(log, bodies.payloads, scratch)
         _read_log(builder, sinks, counter, context, _advance(progress, expected or header.requests or 0))
         summary = _summarize(builder, counter, context, certify)
         window = window_of(log.phases, log.covered_phases, summary.end_ns - header.epoch_wall_ns)
@@ -70,9 +73,8 @@ def write_artifacts(
             server_metrics.add(sample)
             gpu_telemetry.add(sample)
             network.add(sample)
-        for decision in log.decisions():
-            if decision.kind == UNTIL:
-                summary.until = decision.values
+        for decision in log.decisions(UNTIL):
+            summary.until = decision.values
         summary.server_metrics = server_metrics.result()
         summary.gpu_telemetry = gpu_telemetry.result()
         if summary.gpu_telemetry is not None:
@@ -86,11 +88,13 @@ def write_artifacts(
     return summary
 
 
-def _counter(log: RunLog, tokenizer: LoadTokenizer | None, input_texts: Callable[[bytes], list[str]]) -> Counter:
+def _counter(
+    log: RunLog, bodies: BodyReader, tokenizer: LoadTokenizer | None, input_texts: Callable[[bytes], list[str]]
+) -> Counter:
     endpoint = log.header.settings.endpoint
     if endpoint.server_token_count:
         return ServerCounter(per_chunk=endpoint.per_chunk_usage)
-    return ClientCounter(tokenizer, log, input_texts)
+    return ClientCounter(tokenizer, log.header, bodies, input_texts)
 
 
 def _advance(progress: ProgressCallback | None, expected: int) -> Advance:
@@ -129,27 +133,30 @@ def _read_log(
     builder: SummaryBuilder, sinks: RecordSinks, counter: Counter, context: ReportContext, advance: Advance
 ) -> None:
     log = context.log
-    if len(log.sections) == 1:
-        _add_records(builder, sinks, counter, log, advance)
+    sections = log.sections()
+    if len(sections) == 1:
+        _add_records(builder, sinks, counter, log, sections[0], advance)
         return
-    counter.count(next(log.batches(), []))  # loads the tokenizer if there are texts, once for all processes
+    counter.count(next(sections[0].batches(), []))  # loads the tokenizer if there are texts, once for all processes
 
-    def read(log: RunLog, advance: Advance) -> tuple[SummaryBuilder, dict[str, Any]]:
+    def read(section: Section, advance: Advance) -> tuple[SummaryBuilder, dict[str, Any]]:
         scratch = tempfile.mkdtemp(dir=context.scratch)
-        own = SummaryBuilder(log, scratch)
+        own = SummaryBuilder(log, context.bodies.payloads, scratch)
         if isinstance(counter, ClientCounter):
             counter.threads = 1
         with contextlib.closing(RecordSinks(log, _section_sinks(context._replace(scratch=scratch)))) as of_section:
-            _add_records(own, of_section, counter, log, advance)
+            _add_records(own, of_section, counter, log, section, advance)
             return own, of_section.section_parts()
 
-    for own, parts in read_sections(log, read, advance):
+    for own, parts in read_sections(sections, read, advance, processes=most_processes()):
         builder.merge(own)
         sinks.add_section(parts)
 
 
-def _add_records(builder: SummaryBuilder, sinks: RecordSinks, counter: Counter, log: RunLog, advance: Advance) -> None:
-    for batch, table in measure_batches(log, counter, advance):
+def _add_records(
+    builder: SummaryBuilder, sinks: RecordSinks, counter: Counter, log: RunLog, section: Section, advance: Advance
+) -> None:
+    for batch, table in measure_batches(log.header, section, counter, advance, builder.damage):
         builder.add(batch, table)
         sinks.add(batch, table)
 
@@ -174,7 +181,7 @@ def _count_by_both(summary: Summary, log: RunLog, scratch: str) -> list[str]:
     if agreement is None or agreement.agrees:
         return []
     agreement.by_client_count = token_metrics(summary.metrics)
-    agreement.by_server_count = token_metrics_by_server(log, scratch)
+    agreement.by_server_count = token_metrics_by_server(log, scratch, most_processes())
     return list(agreement.sentences())
 
 

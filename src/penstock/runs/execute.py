@@ -150,8 +150,7 @@ def _until_rule(opened: OpenedRun, phase: Phase) -> UntilRule | None:
     folder = opened.prepared.job.log
     earlier: list[int] = []
     if phase.resumed is not None:
-        with contextlib.closing(RunLog(folder)) as log:
-            earlier = [each.index for each in log.phases if each.kind == phase.kind]
+        earlier = [each.index for each in RunLog(folder).phases if each.kind == phase.kind]
     return UntilRule(folder, parse_precision(opened.settings.until), earlier)
 
 

@@ -107,10 +107,10 @@ def report_points(
 ) -> Iterator[PointResult]:
     """Write the artifacts of each point of the experiment in `folder` again, from its log, and yield the results."""
     log = os.path.join(folder, LOG_FOLDER)
-    for logged in RunLog.read_points(log):
-        opened = RunLog(log, point=logged.index)
+    experiment = RunLog(log)
+    for logged in experiment.points:
+        opened = experiment.at_point(logged.index)
         if not opened.covered_phases:  # the experiment ended before its first request
-            opened.close()
             continue
         settings = decode_header(logged.header).settings
         report = summarise(
@@ -131,14 +131,13 @@ def report_points(
 
 
 def why_incomplete(log: RunLog) -> str | None:
-    """Return why the run or point of a log is incomplete, and close the log; None if it is complete."""
+    """Return why the run or point of a log is incomplete; None if it is complete."""
     part = log.last_part
     workers = part.workers
     reports = [report for report in log.reports("profiling") if report.worker >= part.first_worker]
-    missing = workers - len(reports) - len({lost.worker for lost in log.lost_workers()})
-    ended_by_rule = {decision.phase for decision in log.decisions() if decision.kind == STOP_RULE}
+    missing = workers - len(reports) - len({lost.worker for lost in log.lost_workers})
+    ended_by_rule = {decision.phase for decision in log.decisions(STOP_RULE)}
     started = any(phase.kind == "profiling" for phase in log.covered_phases)
-    log.close()
     if not started:
         return "The run ended before its profiling phase began."
     if missing > 0:

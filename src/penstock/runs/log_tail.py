@@ -17,7 +17,7 @@ from penstock import frames
 from penstock.metrics.batch import Batch
 from penstock.metrics.measure import measure_batch
 from penstock.metrics.metric import TokenCounts
-from penstock.records.log import RECORD
+from penstock.records.frame_kinds import RECORD
 from penstock.records.record import Record
 from penstock.workers.messages import Progress
 

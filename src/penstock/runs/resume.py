@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from functools import partial
 from time import monotonic_ns, time_ns
 from typing import Any, NamedTuple
 
@@ -14,10 +15,13 @@ import msgspec
 from penstock.datasets.load import Dataset
 from penstock.endpoints.base import endpoint_named
 from penstock.errors import UserError
+from penstock.records.bodies import BodyReader
 from penstock.records.header import RunHeader
 from penstock.records.log import LoggedPhase, LoggedResume, RunLog
-from penstock.records.read_sections import Advance, read_sections
+from penstock.records.payloads import PayloadStore
+from penstock.records.read_sections import Advance, most_processes, read_sections
 from penstock.records.record import Record
+from penstock.records.section import Section
 from penstock.runs.execute import OpenedRun, connect_cluster, mock_servers, start_run
 from penstock.runs.observer import Observer
 from penstock.runs.prepare import (
@@ -100,16 +104,16 @@ class _Sent:
         self.progress = {"warmup": _Progress(), "profiling": _Progress()}
 
     @classmethod
-    def read(cls, log: RunLog, _advance: Advance) -> _Sent:
+    def read(cls, log: RunLog, payloads: PayloadStore, section: Section, _advance: Advance) -> _Sent:
         sent = cls(log)
-        several_turns = len(log.payloads) > log.payloads.conversations
+        several_turns = len(payloads) > payloads.conversations
         cancels = log.header.settings.load.cancellation_percent is not None
         add = [(sent.times[phase.index].add, sent.progress[phase.kind].add) for phase in log.phases]
-        for request in log.records(merged=False):
+        for request in section.records(merged=False):
             add_times, add_request = add[request.phase]
             add_times(request)
             if not request.cancelled or cancels:
-                add_request(request, not several_turns or _ends_conversation(log, request))
+                add_request(request, not several_turns or _ends_conversation(payloads, request))
         return sent
 
     def merge(self, other: _Sent) -> None:
@@ -186,9 +190,12 @@ def find_resume_point(log: RunLog, folder: str) -> ResumePoint:
     """Return what is left of the run. Raise UserError if that is nothing."""
     header, last = log.header, log.phases[-1]
     sent = _Sent(log)
-    for of_section in read_sections(log, _Sent.read):
-        sent.merge(of_section)
-    several_turns = len(log.payloads) > log.payloads.conversations
+    with BodyReader(log) as reader:
+        read = partial(_Sent.read, log, reader.payloads)
+        for of_section in read_sections(log.sections(), read, processes=most_processes()):
+            sent.merge(of_section)
+        bodies, conversations = len(reader.payloads), reader.payloads.conversations
+    several_turns = bodies > conversations
     phases = make_phases(
         header.settings.load,
         header.settings.warmup,
@@ -225,13 +232,13 @@ def find_resume_point(log: RunLog, folder: str) -> ResumePoint:
         conversations=0 if rest[0].resumed is None else len(rest[0].resumed.unfinished),
         missing_reports=missing,
     )
-    return ResumePoint(tuple(rest), position, logged, len(log.payloads), log.payloads.conversations)
+    return ResumePoint(tuple(rest), position, logged, bodies, conversations)
 
 
-def _ends_conversation(log: RunLog, request: Record) -> bool:
+def _ends_conversation(payloads: PayloadStore, request: Record) -> bool:
     if request.failure is not None and request.built is not None and not request.cancelled:
         return True  # its later turns would contain the reply
-    return request.turn + 1 >= len(log.payloads.turns(request.conversation))
+    return request.turn + 1 >= len(payloads.turns(request.conversation))
 
 
 def _resumed(done: _Progress, last: LoggedPhase, times: _PhaseTimes) -> Resumed:

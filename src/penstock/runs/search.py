@@ -303,11 +303,9 @@ def logged_search(folder: str, settings: ExperimentSettings) -> SearchOutcome | 
         return None
     slos = tuple(parse_slo(text) for text in settings.slos)
     search = CapacitySearch(slos, settings.search_min, settings.search_max, whole=settings.find_max == "concurrency")
-    log = RunLog(folder)
-    for decision in log.decisions():
-        if decision.kind == SEARCH_LOAD and (level := msgspec.convert(decision.values, Level)).requests:
+    for decision in RunLog(folder).decisions(SEARCH_LOAD):
+        if (level := msgspec.convert(decision.values, Level)).requests:
             search.add(level)
-    log.close()
     return SearchOutcome(settings.parameters[0], slos, search.result())
 
 

@@ -68,9 +68,9 @@ def summarise(
     if input_error is not None:
         incomplete = f"The run ended early: {input_error}"
     read_reports = partial(log.reports, "profiling")
-    get_reports = cache(in_background(read_reports) if len(log.sections) > 1 else read_reports)
+    get_reports = cache(in_background(read_reports) if len(log.sections()) > 1 else read_reports)
     profiled = [covered for covered in log.covered_phases if covered.kind == "profiling"]
-    lost = _lost_workers(log, get_reports) if log.lost_workers() else []
+    lost = _lost_workers(log, get_reports) if log.lost_workers else []
     summary = write_artifacts(
         log,
         folder,
@@ -84,7 +84,7 @@ def summarise(
             open_loop=any(covered.open_loop for covered in profiled),
             concurrency=profiled[0].concurrency if len(profiled) == 1 else None,
             lost=lost,
-            nodes=log.nodes(),
+            nodes=log.nodes,
             resumed=[_resume_sentence(resume) for resume in log.resumes],
         ),
         was_cancelled=interrupted,
@@ -95,7 +95,6 @@ def summarise(
         show_timeline=show_timeline,
     )
     artifacts = Artifacts.of(folder, header)
-    log.close()
     return RunReport(summary, artifacts, counter, settings.endpoint.urls, lost)
 
 
@@ -144,7 +143,7 @@ def _lost_workers(log: RunLog, get_reports: Callable[[], list[WorkerReport]]) ->
     workers = part.workers
     sentences = []
     covered = {phase.index for phase in log.covered_phases}
-    for lost in log.lost_workers():
+    for lost in log.lost_workers:
         if lost.worker in reported or lost.phase not in covered:
             continue  # it had finished
         requests = log.phases[lost.phase].requests
