@@ -7,11 +7,12 @@ import json
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Literal
 
-from penstock.gateway.guardrails import Guards, Inspection, SearchBudgets, StreamBlocked, StreamGuard
+from penstock.gateway.dialects.base import Dialect
+from penstock.gateway.guardrails import ContentPolicy, Inspection, SearchBudgets, StreamBlocked, StreamGuard
 from penstock.gateway.guardrails.window import WindowGuard
 from penstock.gateway.resources.config import GuardrailMode
 from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
-from penstock.gateway.routes import Route
+from penstock.gateway.routes import BY_NAME, Route
 from penstock.gateway.sse_frames import Frames
 from penstock.wire.sse import split
 
@@ -47,22 +48,22 @@ class BodyInspection:
 class GuardsHarness:
     """Compiled guardrails that take bodies as Python values and mask them in place."""
 
-    def __init__(self, compiled: Guards) -> None:
+    def __init__(self, compiled: ContentPolicy) -> None:
         self.compiled = compiled
         self.stream = compiled.stream
         self.has_input, self.has_output = compiled.has_input, compiled.has_output
 
     def request(self, route: Route, body: Any) -> BodyInspection:
-        del route
-        return self._inspect(self.compiled.inspect_request, body)
+        return self._inspect(self.compiled.inspect_request, route, body)
 
     def reply(self, route: Route, body: Any) -> BodyInspection:
-        del route
-        return self._inspect(self.compiled.inspect_reply, body)
+        return self._inspect(self.compiled.inspect_reply, route, body)
 
-    def _inspect(self, inspect: Callable[[bytes, SearchBudgets], Inspection], body: Any) -> BodyInspection:
+    def _inspect(
+        self, inspect: Callable[[Dialect, bytes, SearchBudgets], Inspection], route: Route, body: Any
+    ) -> BodyInspection:
         data = json.dumps(body).encode()
-        inspection = inspect(data, SearchBudgets(1.0))
+        inspection = inspect(BY_NAME[route], data, SearchBudgets(1.0))
         changed = inspection.body is not data
         if changed:
             after = json.loads(inspection.body)
@@ -72,7 +73,7 @@ class GuardsHarness:
 
 
 def guards(*specs: GuardrailSpec, mode: Literal["buffer", "window"] = "buffer", **more: Any) -> GuardsHarness:
-    return GuardsHarness(Guards(specs, GuardrailMode(stream_mode=mode, **more)))
+    return GuardsHarness(ContentPolicy(specs, GuardrailMode(stream_mode=mode, **more)))
 
 
 def event(payload: Any, *, end: str = "\n", name: bool = True) -> bytes:

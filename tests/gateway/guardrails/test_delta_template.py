@@ -7,14 +7,20 @@ from typing import Any
 
 import pytest
 
+from penstock.gateway.dialects.texts import TextRef
 from penstock.gateway.guardrails.delta_template import DeltaTemplate
 from penstock.gateway.resources.snapshot import GuardrailSpec
+from penstock.gateway.routes import BY_NAME
 from support.guardrail_streams import chat_chunks, chat_text, delta_text, event, guards, keyword, pii, run
 
 
 def delta(text: str, number: int, **more: Any) -> dict[str, Any]:
     place = {"output_index": 0, "content_index": 0, "item_id": "msg_1"}
     return {"type": "response.output_text.delta", "sequence_number": number, **place, "delta": text, **more}
+
+
+def template_of(raw: bytes, payload: dict[str, Any], text: str) -> DeltaTemplate | None:
+    return DeltaTemplate.of(raw, payload, BY_NAME["responses"].event_texts(), TextRef(payload, "delta", text, "delta"))
 
 
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
@@ -27,7 +33,7 @@ def test_template_reads_the_text_and_the_number_of_equal_events(
         return f"event: response.output_text.delta\ndata: {payload}\n\n".encode()
 
     payload = {**delta("Hello", 9), **more}
-    template = DeltaTemplate.of(raw("Hello", 9), payload, "delta", "Hello")
+    template = template_of(raw("Hello", 9), payload, "Hello")
     assert template is not None
     assert template.match(raw(" wörld, 中文", 123)) == (" wörld, 中文", 123)
     others = [
@@ -46,9 +52,9 @@ def test_template_reads_the_text_and_the_number_of_equal_events(
 def test_event_whose_values_are_not_unique_has_no_template() -> None:
     payload = delta("Hello", 9)
     data = json.dumps(payload)
-    assert DeltaTemplate.of(f"data: {data}\n\n".encode(), payload, "delta", "Bye") is None
+    assert template_of(f"data: {data}\n\n".encode(), payload, "Bye") is None
     twice = data[:-1] + ', "delta": "Hello"}'
-    assert DeltaTemplate.of(f"data: {twice}\n\n".encode(), payload, "delta", "Hello") is None
+    assert template_of(f"data: {twice}\n\n".encode(), payload, "Hello") is None
 
 
 STREAMS: dict[str, tuple[list[str], GuardrailSpec, str | None]] = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.gateway.guardrail_patterns import DETECTOR_NAMES
 from penstock.gateway.guardrails.detectors import DETECTORS
+from penstock.gateway.resources.guardrail_patterns import DETECTOR_NAMES
 from support.guardrail_streams import guards, pii
 
 JWT = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U"

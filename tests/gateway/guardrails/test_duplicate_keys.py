@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.gateway.guardrails import SearchBudgets
 from penstock.gateway.guardrails.json_input import without_duplicate_keys
+from penstock.gateway.routes import BY_NAME
 from support.guardrail_streams import guards, keyword, pii, run
 
 Mode = Literal["buffer", "window"]
@@ -32,7 +33,7 @@ REPLIES = {
 
 @pytest.mark.parametrize(("body", "remaining"), REPLIES.items())
 def test_overridden_duplicates_are_removed_from_replies(body: bytes, remaining: bytes) -> None:
-    inspection = guards(BLOCK).compiled.inspect_reply(body, SearchBudgets(1.0))
+    inspection = guards(BLOCK).compiled.inspect_reply(BY_NAME["responses"], body, SearchBudgets(1.0))
     assert (inspection.body, inspection.blocked_by) == (remaining, None)
     frame = b"data: %b\n\n"
     for mode in MODES:
@@ -43,11 +44,13 @@ def test_overridden_duplicates_are_removed_from_replies(body: bytes, remaining: 
 
 def test_last_duplicate_is_masked_or_blocked() -> None:
     body = b'{"text":"ann@example.com","n":"bob@example.com","text":"cid@example.com"}'
-    assert guards(pii("email")).compiled.inspect_reply(body, SearchBudgets(1.0)).body == (
+    assert guards(pii("email")).compiled.inspect_reply(BY_NAME["responses"], body, SearchBudgets(1.0)).body == (
         b'{"text":"[EMAIL_REDACTED]","n":"[EMAIL_REDACTED]"}'
     )
     assert (
-        guards(BLOCK).compiled.inspect_reply(b'{"text":"clean","text":"code-1234"}', SearchBudgets(1.0)).blocked_by
+        guards(BLOCK)
+        .compiled.inspect_reply(BY_NAME["responses"], b'{"text":"clean","text":"code-1234"}', SearchBudgets(1.0))
+        .blocked_by
         == "words"
     )
 
@@ -65,7 +68,7 @@ def test_duplicate_deltas_are_removed(mode: Mode) -> None:
 def test_monitoring_keeps_duplicates() -> None:
     body = b'{"text":"it is code-1234","text":"clean"}'
     harness = guards(keyword(regexes=["code-[0-9]{4}"], enforcement="monitor"))
-    assert harness.compiled.inspect_reply(body, SearchBudgets(1.0)).body is body
+    assert harness.compiled.inspect_reply(BY_NAME["responses"], body, SearchBudgets(1.0)).body is body
     assert run(harness.stream("responses"), [b"data: " + body + b"\n\n"]).body == b"data: " + body + b"\n\n"
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.gateway.guardrails import DuplicateKeyError, SearchBudgets
 from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
+from penstock.gateway.routes import BY_NAME
 from support.guardrail_streams import chat_chunks, event, guards, keyword, pii, run
 
 Mode = Literal["buffer", "window"]
@@ -21,7 +22,9 @@ BLOCK = keyword("BLOCKME")
 
 def masked(body: bytes, *specs: GuardrailSpec, reply: bool = False) -> bytes:
     compiled = guards(*(specs or (pii("email"),))).compiled
-    return (compiled.inspect_reply if reply else compiled.inspect_request)(body, SearchBudgets(1.0)).body
+    return (compiled.inspect_reply if reply else compiled.inspect_request)(
+        BY_NAME["responses"], body, SearchBudgets(1.0)
+    ).body
 
 
 # -- masking in place -----------------------------------------------------------------------------------------------------
@@ -78,7 +81,10 @@ def test_masked_body_parses_to_the_original_with_masks(body: Any, ascii_only: bo
 @pytest.mark.parametrize("reply", [["BLOCKME"], "BLOCKME", [[{"text": "BLOCKME"}]]])
 def test_reply_of_any_json_type_is_inspected(reply: Any) -> None:
     compiled = guards(BLOCK, pii("email")).compiled
-    assert compiled.inspect_reply(json.dumps(reply).encode(), SearchBudgets(1.0)).blocked_by == "words"
+    assert (
+        compiled.inspect_reply(BY_NAME["responses"], json.dumps(reply).encode(), SearchBudgets(1.0)).blocked_by
+        == "words"
+    )
     assert masked(json.dumps(reply).replace("BLOCKME", "a@b.example").encode(), reply=True) == (
         json.dumps(reply).replace("BLOCKME", "[EMAIL_REDACTED]").encode()
     )
@@ -97,13 +103,19 @@ def test_reply_of_any_json_type_is_inspected(reply: Any) -> None:
 )
 def test_duplicate_key_in_a_request_raises(body: bytes) -> None:
     with pytest.raises(DuplicateKeyError):
-        guards(BLOCK).compiled.inspect_request(body, SearchBudgets(1.0))
+        guards(BLOCK).compiled.inspect_request(BY_NAME["responses"], body, SearchBudgets(1.0))
 
 
 def test_lone_surrogate_is_read_as_replacement_character() -> None:
     compiled = guards(keyword("a\ufffdb")).compiled
-    assert compiled.inspect_request(b'{"input":"a\\ud800b"}', SearchBudgets(1.0)).blocked_by == "words"
-    assert compiled.inspect_request(b'{"input":"a\\ud83d\\ude00b"}', SearchBudgets(1.0)).blocked_by is None
+    assert (
+        compiled.inspect_request(BY_NAME["responses"], b'{"input":"a\\ud800b"}', SearchBudgets(1.0)).blocked_by
+        == "words"
+    )
+    assert (
+        compiled.inspect_request(BY_NAME["responses"], b'{"input":"a\\ud83d\\ude00b"}', SearchBudgets(1.0)).blocked_by
+        is None
+    )
 
 
 # -- JSON inside strings --------------------------------------------------------------------------------------------------

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock.gateway.guardrails.texts import TextRef, request_texts
+from penstock.gateway.dialects.texts import TextRef, walk
 from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
-from penstock.gateway.routes import Route
+from penstock.gateway.routes import BY_NAME, Route
 from support.guardrail_streams import BodyInspection, guards, keyword, pii
 
 BLOCK = keyword("BLOCKME")
@@ -164,7 +164,8 @@ CLEAN: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("body", CLEAN.values(), ids=CLEAN)
 def test_clean_request_has_no_hits(body: dict[str, Any]) -> None:
-    inspection = guards(keyword("BLOCKME", "123456")).request("responses", body)
+    route = "chat" if "messages" in body else "responses"
+    inspection = guards(keyword("BLOCKME", "123456")).request(route, body)
     assert inspection.blocked_by is None
     assert inspection.hits == []
 
@@ -200,7 +201,11 @@ def test_text_nested_deeper_than_the_recursion_limit_is_found() -> None:
     body: dict[str, Any] = {"text": "BLOCKME"}
     for _ in range(20_000):
         body = {"content": [body]}
-    assert [ref.text for ref in request_texts(body) if isinstance(ref, TextRef)] == ["BLOCKME"]
+    assert [
+        ref.text
+        for ref in walk({"messages": [body]}, BY_NAME["chat"].request_fields, "request").complete
+        if isinstance(ref, TextRef)
+    ] == ["BLOCKME"]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from penstock.gateway.guardrails import SearchBudgets, finders
 from penstock.gateway.guardrails.offload import run_offloaded
 from penstock.gateway.guardrails.search_budget import InspectionTimeout, SearchBudget
+from penstock.gateway.routes import BY_NAME
 from support.guardrail_streams import chat_chunks, event, guards, keyword, pii, run, wire
 
 SLOW = r"(?:[a-z]+ )+QQQ"
@@ -26,7 +27,7 @@ def body(count: int) -> bytes:
 def test_searches_of_one_request_share_a_budget() -> None:
     """Each search takes a fraction of the budget."""
     compiled = guards(keyword(regexes=[SLOW])).compiled
-    inspection = compiled.inspect_request(body(1500), SearchBudgets(0.2))
+    inspection = compiled.inspect_request(BY_NAME["responses"], body(1500), SearchBudgets(0.2))
     assert (inspection.blocked_by, inspection.timed_out) == ("words", True)
     assert [(hit.guardrail, hit.action, hit.count) for hit in inspection.hits] == [("words", "timed_out", 1)]
 
@@ -34,7 +35,10 @@ def test_searches_of_one_request_share_a_budget() -> None:
 def test_matches_are_charged_to_the_budget() -> None:
     data = json.dumps({"input": "x " * 200_000}).encode()
     spec = keyword(regexes=["x"], enforcement="monitor")
-    assert [hit.action for hit in guards(spec).compiled.inspect_request(data, SearchBudgets(0.02)).hits] == [
+    assert [
+        hit.action
+        for hit in guards(spec).compiled.inspect_request(BY_NAME["responses"], data, SearchBudgets(0.02)).hits
+    ] == [
         "timed_out",
         "would_block",
     ]
@@ -43,7 +47,7 @@ def test_matches_are_charged_to_the_budget() -> None:
 def test_many_masks_are_charged_to_the_budget() -> None:
     """A mask costs more than the search for it: 57 MiB of addresses took more than a minute."""
     data = json.dumps({"input": "a@b.co " * 4000}).encode()
-    inspection = guards(pii("email")).compiled.inspect_request(data, SearchBudgets(0.01))
+    inspection = guards(pii("email")).compiled.inspect_request(BY_NAME["responses"], data, SearchBudgets(0.01))
     assert inspection.timed_out
 
 
@@ -56,7 +60,7 @@ def test_inspection_of_a_long_text_needs_little_memory(text: str, bytes_per_char
     data = json.dumps({"input": text}, ensure_ascii=False).encode()
     tracemalloc.start()
     try:
-        inspection = compiled.inspect_request(data, SearchBudgets(60.0))
+        inspection = compiled.inspect_request(BY_NAME["responses"], data, SearchBudgets(60.0))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -67,7 +71,7 @@ def test_inspection_of_a_long_text_needs_little_memory(text: str, bytes_per_char
 def test_long_text_does_not_time_out() -> None:
     data = json.dumps({"input": "some words here " * 100_000}).encode()
     inspection = guards(keyword(regexes=["(?:QQQ|ZZZ)[a-z]+", "q{3}"])).compiled.inspect_request(
-        data, SearchBudgets(0.001)
+        BY_NAME["responses"], data, SearchBudgets(0.001)
     )
     assert inspection.blocked_by is None
 
@@ -76,7 +80,7 @@ def test_monitoring_has_its_own_budget_and_never_blocks() -> None:
     compiled = guards(
         keyword(regexes=[SLOW], name="monitor", enforcement="monitor"), keyword(regexes=["zz[a-z]+y"])
     ).compiled
-    inspection = compiled.inspect_request(body(100), SearchBudgets(0.05))
+    inspection = compiled.inspect_request(BY_NAME["responses"], body(100), SearchBudgets(0.05))
     assert inspection.blocked_by is None
     assert [(hit.guardrail, hit.action) for hit in inspection.hits] == [("monitor", "timed_out")]
 
@@ -89,7 +93,7 @@ def test_monitoring_passes_whichever_rule_times_out() -> None:
     ]
     text = "x@y.example " + TEXT * 100
     data = json.dumps({"input": text}).encode()
-    inspection = guards(*specs).compiled.inspect_request(data, SearchBudgets(0.02))
+    inspection = guards(*specs).compiled.inspect_request(BY_NAME["responses"], data, SearchBudgets(0.02))
     assert (inspection.body, inspection.blocked_by) == (data, None)
     assert [(hit.guardrail, hit.action) for hit in inspection.hits] == [("slow", "timed_out"), ("mail", "timed_out")]
     guard = guards(*specs, max_inspection_ms=80).stream("responses")
@@ -110,7 +114,9 @@ HOSTILE = {
 def test_hostile_short_text_times_out(pattern: str, text: str) -> None:
     """The patterns have no quantifier or a single one."""
     data = json.dumps({"input": text}).encode()
-    inspection = guards(keyword(regexes=[pattern])).compiled.inspect_request(data, SearchBudgets(0.05))
+    inspection = guards(keyword(regexes=[pattern])).compiled.inspect_request(
+        BY_NAME["responses"], data, SearchBudgets(0.05)
+    )
     assert (inspection.blocked_by, inspection.timed_out) == ("words", True)
 
 
@@ -118,14 +124,16 @@ def test_inspection_that_is_not_final_raises_on_timeout() -> None:
     data = body(50)
     compiled = guards(pii("email"), keyword(regexes=[SLOW], name="monitor", enforcement="monitor")).compiled
     with pytest.raises(InspectionTimeout):
-        compiled.inspect_request(data, SearchBudgets(0.01, final=False))
+        compiled.inspect_request(BY_NAME["responses"], data, SearchBudgets(0.01, final=False))
 
 
 def test_slow_inspection_does_not_block_the_event_loop() -> None:
     async def inspect_while_ticking() -> tuple[Any, int]:
         compiled = guards(keyword(regexes=[SLOW])).compiled
         task = asyncio.create_task(
-            run_offloaded(20_000, lambda budgets: compiled.inspect_request(body(10), budgets), 0.5)
+            run_offloaded(
+                20_000, lambda budgets: compiled.inspect_request(BY_NAME["responses"], body(10), budgets), 0.5
+            )
         )
         turns = 0
         while not task.done():

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.gateway.guardrails import StreamBlocked, text_search, window
+from penstock.gateway.guardrails import StreamBlocked, incremental_search, window
 from penstock.gateway.guardrails.detectors import DETECTORS
 from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
 from support.guardrail_streams import (
@@ -287,8 +287,8 @@ class CountingPattern:
 def test_monitored_regex_without_max_length_does_not_rescan_the_text(
     others: tuple[GuardrailSpec, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counter = CountingPattern(text_search._NUMBER)
-    monkeypatch.setattr(text_search, "_NUMBER", counter)
+    counter = CountingPattern(incremental_search._NUMBER)
+    monkeypatch.setattr(incremental_search, "_NUMBER", counter)
     email = type(DETECTORS["email"])
     undecided_from = email.undecided_from
 
@@ -315,8 +315,8 @@ def test_endless_monitored_match_is_not_rescanned(monkeypatch: pytest.MonkeyPatc
         characters += len(text) - position
         return find(rule, text, position, budgets)
 
-    find = text_search.Rule.find
-    monkeypatch.setattr(text_search.Rule, "find", counting_find)
+    find = incremental_search.Rule.find
+    monkeypatch.setattr(incremental_search.Rule, "find", counting_find)
     spec = keyword(regexes=[r"\w+"], enforcement="monitor")
     guard = guards(spec, max_lengths={"words": 20}).stream("chat")
     events = [event(payload) for payload in chat(*["x" * 100] * 1000)]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from penstock.gateway import body_process
-from penstock.gateway.guardrails import DuplicateKeyError, Guards, Inspection, offload
+from penstock.gateway.guardrails import ContentPolicy, DuplicateKeyError, Inspection, offload
 from penstock.gateway.json_edits import TooComplexError
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay import body, large_bodies
@@ -32,7 +32,7 @@ from penstock.gateway.resources.config import GuardrailMode
 from penstock.gateway.routes import BY_NAME
 from support.guardrail_streams import keyword, pii
 
-GUARDS = Guards([keyword("FORBIDDEN"), pii("email")], GuardrailMode())
+GUARDS = ContentPolicy([keyword("FORBIDDEN"), pii("email")], GuardrailMode())
 PADDING = "harmless " * 80_000
 
 
@@ -44,7 +44,7 @@ def processes() -> Iterator[None]:
 
 def inspect(body: bytes) -> Inspection:
     assert offload.is_large(body)
-    return asyncio.run(GUARDS.request(body))
+    return asyncio.run(GUARDS.request(BY_NAME["responses"], body))
 
 
 def encoded(text: str) -> bytes:
@@ -72,7 +72,7 @@ def test_errors_of_an_inspection_are_raised() -> None:
 
 def test_reply_is_inspected_in_a_process() -> None:
     body = json.dumps({"output": [{"content": [{"text": PADDING + "FORBIDDEN"}]}]}).encode()
-    assert asyncio.run(GUARDS.reply(body)).blocked_by == "words"
+    assert asyncio.run(GUARDS.reply(BY_NAME["responses"], body)).blocked_by == "words"
 
 
 def test_process_that_has_ended_is_replaced() -> None:

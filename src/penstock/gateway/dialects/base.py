@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 import orjson
 
-from penstock.gateway.dialects.media_parts import (
-    ENCODED,
-    MediaKind,
-    MediaParts,
-    find_media,
-    is_encoded,
-    part_pattern,
-)
+from penstock.gateway.dialects.event_texts import EventTexts
+from penstock.gateway.dialects.field_map import FREE, LABEL, TEXT, FieldMap
+from penstock.gateway.dialects.media_parts import ENCODED, MediaKind, MediaParts, find_media, part_pattern
+from penstock.gateway.dialects.texts import JoinedText, TextRef, Texts, walk
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.sse_frames import Frame
 from penstock.gateway.token_estimate import TextEstimate, estimate_tokens
@@ -28,7 +24,6 @@ __all__ = [
     "RequestBody",
     "StreamReader",
     "Usage",
-    "content_strings",
     "positive",
     "short_text",
     "token_count",
@@ -42,7 +37,6 @@ _MAX_TEXT_CHARS = 256
 """Bounds for numbers and texts of an upstream."""
 _MAX_WALKED_BYTES = 1 << 17
 """A larger body is estimated by its length: walking its strings on the event loop takes up to 0.1 s for each megabyte."""
-_NO_INPUT = frozenset({"type", "role", "id"})
 
 
 class RequestBody(msgspec.Struct):
@@ -146,8 +140,11 @@ class Dialect:
     """Base URL of `provider` for keys without `api_base`."""
     api_name = ""
     """The name of the API in messages to callers, for routes that need a provider."""
-    input_members: tuple[str, ...] = ("input", "instructions", "messages", "prompt", "tools", "text", "response_format")
-    """Members of a request with the model's input."""
+    request_fields = FieldMap()
+    reply_fields = FieldMap()
+    """The maps of a request and of a whole reply (see `field_map`)."""
+    event_texts: type[EventTexts] = EventTexts
+    """Finds the texts in a stream."""
     media_types: Mapping[str, MediaKind] = {
         "input_image": "images",
         "image_url": "images",
@@ -159,10 +156,6 @@ class Dialect:
         "video_url": "files",
     }
     """The kind of the content parts with media, by their `type`."""
-    output_members: frozenset[str] = frozenset(
-        {"text", "content", "arguments", "refusal", "input", "reasoning_content", "output"}
-    )
-    """Keys of a whole reply whose strings are output."""
     restores_model = False
     """True if the `model` in replies is the requested alias."""
     stores_replies = False
@@ -201,12 +194,9 @@ class Dialect:
             return estimate_tokens(len(body))
         if not isinstance(request, dict):
             return 0
-        content = {member: request.get(member) for member in self.input_members}
-        return sum(
-            estimate_tokens(text)
-            for name, text in content_strings(content)
-            if name not in _NO_INPUT and not is_encoded(name, text)
-        )
+        members = self.request_fields.members
+        content = {key: value for key, value in request.items() if members.get(key, LABEL) != LABEL}
+        return _estimate(walk(content, self.request_fields, "request"))
 
     def media_parts(self, body: bytes) -> MediaParts:
         return find_media(body, self._media_pattern, self.media_types)
@@ -229,6 +219,11 @@ class Dialect:
         """Return further headers, which the provider key can replace."""
         return []
 
+    def reply_map(self, body: Any) -> FieldMap:
+        """Return the map of a whole reply."""
+        del body
+        return self.reply_fields
+
     # -- replies ------------------------------------------------------------------------------------------------------
 
     def read_reply(self, body: bytes) -> Reply:
@@ -249,7 +244,7 @@ class Dialect:
             reply = orjson.loads(body)
         except orjson.JSONDecodeError:
             return 0
-        return sum(estimate_tokens(text) for name, text in content_strings(reply) if name in self.output_members)
+        return _estimate(walk(reply, self.reply_map(reply), "reply"))
 
     def stream_reader(self) -> StreamReader:
         raise NotImplementedError
@@ -273,18 +268,11 @@ class Dialect:
         return self.error_event(kind, message, sequence, code)
 
 
-def content_strings(value: object) -> Iterator[tuple[str, str]]:
-    """Yield every string with the key of its member, in no particular order. Not recursive, because a body may be nested
-    deeper than Python's recursion limit."""
-    stack = [("", value)]
-    while stack:
-        name, value = stack.pop()
-        if isinstance(value, str):
-            yield name, value
-        elif isinstance(value, dict):
-            stack.extend(value.items())
-        elif isinstance(value, list):
-            stack.extend((name, member) for member in value)
+def _estimate(found: Texts) -> int:
+    """Estimate the tokens of texts and free-form JSON."""
+    texts = [text for text in found.complete if isinstance(text, TextRef)]
+    texts += [ref for text in found.complete if isinstance(text, JoinedText) for part in text.parts for ref in part]
+    return sum([estimate_tokens(ref.text) for ref in texts if ref.kind in (TEXT, FREE)])
 
 
 def positive(value: object) -> int:

@@ -1,4 +1,9 @@
-"""POST /v1/chat/completions, and the stream that it shares with /v1/completions."""
+"""POST /v1/chat/completions, and the stream that it shares with /v1/completions.
+
+A stream of chunks has no events that end a text before the choice's finish reason. It switches between fields: from reasoning
+to content, from one tool call to the next, and perhaps back. At a switch a name is complete; another field may continue, but
+later events need not wait for it: its held pieces can be sent later, as events of their own.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +16,18 @@ from penstock.gateway.dialects.base import (
     Dialect,
     RequestBody,
     StreamReader,
-    content_strings,
     positive,
     short_text,
 )
+from penstock.gateway.dialects.event_texts import EventTexts
+from penstock.gateway.dialects.field_map import NAME, SETTING, SKIP, UNKNOWN, FieldMap
 from penstock.gateway.dialects.openai import OpenAIReply, PartSearch, include_usage, parse_usage
+from penstock.gateway.dialects.openai_fields import CHOICES, FORMAT, MESSAGE, PARTS, REPLY, REQUEST, TOOLS
+from penstock.gateway.dialects.texts import DELTA, Address, TextRef, Texts, walk
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.sse_frames import Frame, Part
 
-__all__ = ["Chat", "ChunkReader"]
+__all__ = ["Chat", "ChunkReader", "ChunkTexts"]
 
 
 class ChatBody(RequestBody):
@@ -56,11 +64,10 @@ _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 class ChunkReader(StreamReader):
     """Reads a stream of chunks that ends with `[DONE]`."""
 
-    __slots__ = ("_output_members", "_parts")
+    __slots__ = ("_parts",)
 
-    def __init__(self, output_members: frozenset[str]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._output_members = output_members
         self._parts = PartSearch()
 
     def read(self, frame: Frame) -> bool:
@@ -97,11 +104,91 @@ class ChunkReader(StreamReader):
                     if type(text) is str:
                         self._text.add(text)
                 if delta.tool_calls is not None:
-                    for name, text in content_strings(delta.tool_calls):
-                        if name in self._output_members:
-                            self._text.add(text)
+                    for _, ref in walk(delta.tool_calls, MESSAGE.members["tool_calls"], DELTA, address=()).pieces:
+                        if ref.kind != NAME:
+                            self._text.add(ref.text)
             elif type(choice.text) is str:
                 self._text.add(choice.text)
+
+
+_CHUNK = FieldMap(REPLY, nested={"choices": SKIP})
+_CHUNK_HEADER = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
+_CHOICE = FieldMap(CHOICES, nested={"delta": SKIP, "text": SKIP})
+_CHOICES_KEY = frozenset(("choices",))
+_PIECES = frozenset(("delta", "text"))
+
+
+class ChunkTexts(EventTexts):
+    """Finds the texts in a stream of chunks."""
+
+    __slots__ = ("_fields",)
+
+    fields = REPLY
+    varying_keys = ("obfuscation",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._fields: dict[int, tuple[Address, ...]] = {}
+        """Choice index -> addresses of the fields with text in the choice's last event with text."""
+
+    def _read(self, payload: dict[str, Any], name: str, found: Texts) -> None:
+        choices = payload.get("choices")
+        if type(choices) is not list:
+            super()._read(payload, name, found)
+            return
+        self._walk_around(payload, _CHOICES_KEY, _CHUNK, "event", found)
+        for position, choice in enumerate(choices):
+            if type(choice) is dict:
+                self._read_choice(choice, choice.get("index", position), found)
+            else:
+                walk([choice], UNKNOWN, "event", found)
+
+    def _read_choice(self, choice: dict[str, Any], index: Any, found: Texts) -> None:
+        first = len(found.pieces)
+        delta = choice.get("delta")
+        if type(delta) is dict and len(delta) == 1 and type(delta.get("content")) is str:  # the usual case
+            if delta["content"]:
+                address = (index, "delta", "content")
+                found.pieces.append((address, TextRef(delta, "content", delta["content"], DELTA)))
+        else:
+            pieces = {key: choice[key] for key in _PIECES if choice.get(key)}
+            walk(pieces, CHOICES, "event", found, (index,))
+            for _, ref in found.pieces[first:]:
+                ref.container = choice if ref.container is pieces else ref.container
+        self._walk_around(choice, _PIECES, _CHOICE, "event", found)
+        if type(index) is int and len(found.pieces) > first:
+            self._switch_fields(index, found, found.pieces[first:])
+        if choice.get("finish_reason"):
+            found.ended.append((index,))
+            if type(index) is int:
+                self._fields.pop(index, None)
+
+    def _switch_fields(self, index: int, found: Texts, pieces: list[tuple[Address, TextRef]]) -> None:
+        """Record the fields that have text now, and add those that had text before and have none now."""
+        fields = tuple([(*address, ref.kind) for address, ref in pieces])
+        before = self._fields.get(index, ())
+        if before == fields:
+            return
+        self._fields[index] = fields
+        for *address, kind in before:
+            if (*address, kind) not in fields:
+                (found.ended if kind == NAME else found.switched).append(tuple(address))
+
+    def separate(self, payload: dict[str, Any], address: Address, text: str) -> dict[str, Any] | None:
+        index, *steps = address
+        choice: Any = text
+        for step in reversed(steps):
+            if type(step) is str:
+                choice = {step: choice}
+            elif type(step) is int:
+                choice = [{"index": step, **choice} if type(choice) is dict else choice]
+            else:
+                return None
+        header = {name: payload[name] for name in _CHUNK_HEADER if name in payload}
+        return {**header, "choices": [{"index": index, **choice, "finish_reason": None}]}
+
+
+_FUNCTIONS = FieldMap(TOOLS, string=SETTING)
 
 
 class Chat(Dialect):
@@ -111,6 +198,21 @@ class Chat(Dialect):
     reply = OpenAIReply
     has_done_marker = True
     restores_model = True
+    request_fields = FieldMap(
+        REQUEST,
+        text="chat_template",
+        free="documents",
+        nested={
+            "messages": MESSAGE,
+            "functions": _FUNCTIONS,
+            "function_call": _FUNCTIONS,
+            "response_format": FORMAT,
+            "audio": FieldMap(settings="format voice"),
+            "prediction": FieldMap(settings="type", nested={"content": PARTS}),
+        },
+    )
+    reply_fields = REPLY
+    event_texts = ChunkTexts
 
     def check_body(self, body: ChatBody) -> None:
         if bytes(body.messages).translate(None, b" \t\r\n") in (b"", b"[]", b"null"):
@@ -125,4 +227,4 @@ class Chat(Dialect):
         return include_usage(body.stream_options)
 
     def stream_reader(self) -> StreamReader:
-        return ChunkReader(self.output_members)
+        return ChunkReader()

@@ -7,8 +7,10 @@ from typing import Any
 import msgspec
 
 from penstock.gateway.dialects.base import NO_RAW, Dialect, RequestBody, StreamReader, positive
-from penstock.gateway.dialects.chat import ChunkReader
+from penstock.gateway.dialects.chat import ChunkReader, ChunkTexts
+from penstock.gateway.dialects.field_map import FieldMap
 from penstock.gateway.dialects.openai import OpenAIReply, include_usage
+from penstock.gateway.dialects.openai_fields import REPLY, REQUEST
 
 __all__ = ["Completions"]
 
@@ -30,6 +32,9 @@ class Completions(Dialect):
     body = CompletionsBody
     reply = OpenAIReply
     has_done_marker = True
+    request_fields = FieldMap(REQUEST, text="prompt suffix", settings="echo")
+    reply_fields = REPLY
+    event_texts = ChunkTexts
 
     def output_limit(self, body: CompletionsBody, default: int) -> int:
         replies = max(positive(body.n), positive(body.best_of), 1)
@@ -39,7 +44,7 @@ class Completions(Dialect):
         return include_usage(body.stream_options)
 
     def stream_reader(self) -> StreamReader:
-        return ChunkReader(self.output_members)
+        return ChunkReader()
 
 
 def _prompts(prompt: bytes) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from penstock.gateway.dialects.base import Dialect, RequestBody, StreamReader
-from penstock.gateway.dialects.chat import ChunkReader
+from penstock.gateway.dialects.chat import ChunkReader, ChunkTexts
+from penstock.gateway.dialects.field_map import FieldMap
 from penstock.gateway.dialects.openai import OpenAIReply
+from penstock.gateway.dialects.openai_fields import REPLY, REQUEST
 
 __all__ = ["Embeddings"]
 
@@ -13,6 +15,9 @@ class Embeddings(Dialect):
     name = "embeddings"
     path = "/embeddings"
     reply = OpenAIReply
+    request_fields = FieldMap(REQUEST, text="input")
+    reply_fields = FieldMap(REPLY, nested={"data": FieldMap(settings="object index", skip="embedding")})
+    event_texts = ChunkTexts
 
     def output_limit(self, body: RequestBody, default: int) -> int:
         """Embeddings are no output tokens."""
@@ -24,4 +29,4 @@ class Embeddings(Dialect):
         return 0
 
     def stream_reader(self) -> StreamReader:
-        return ChunkReader(self.output_members)
+        return ChunkReader()

@@ -8,14 +8,13 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["ENCODED", "MediaKind", "MediaParts", "find_media", "is_encoded", "part_pattern"]
+__all__ = ["ENCODED", "MediaKind", "MediaParts", "find_media", "part_pattern"]
 
 MediaKind = Literal["images", "audio", "files"]
 
 ENCODED = re.compile(rb'"data:[^"]*+"|"file_data"\s*:\s*"[^"]*+"|"data"\s*:\s*"[A-Za-z0-9+/=_\\-]{64,}+"')
 """Content of images, audio and files within a body. Quotes within strings are escaped, so a match is a member or a whole
 string."""
-_BASE64 = re.compile(r"[A-Za-z0-9+/=_-]{64,}+")
 
 
 class MediaParts(msgspec.Struct, frozen=True):
@@ -43,8 +42,3 @@ def find_media(body: bytes, pattern: re.Pattern[bytes], kinds: Mapping[str, Medi
     # A caller could let a text begin with `data:`, so there is no more content than there are parts.
     sizes = sorted((match.end() - match.start() for match in ENCODED.finditer(body)), reverse=True)
     return MediaParts(found.count("images"), found.count("audio"), found.count("files"), sum(sizes[: len(found)]))
-
-
-def is_encoded(member: str, text: str) -> bool:
-    """Return whether a string is the content of an image, of audio or of a file."""
-    return text.startswith("data:") or member == "file_data" or (member == "data" and bool(_BASE64.fullmatch(text)))

@@ -18,7 +18,10 @@ from penstock.gateway.dialects.base import (
     short_text,
     token_count,
 )
+from penstock.gateway.dialects.event_texts import BREAK, EventTexts
+from penstock.gateway.dialects.field_map import ID, SCHEMA, SETTING, FieldMap, join_parts
 from penstock.gateway.dialects.media_parts import MediaKind
+from penstock.gateway.dialects.texts import Address, Texts, walk
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.sse_frames import Frame
 
@@ -102,6 +105,92 @@ class _MessagesReader(StreamReader):
         self.terminal = self.terminal or event.type in ("message_stop", "error")
 
 
+_OBJECT = FieldMap(settings="type role", ids="id", nested={"cache_control": FieldMap(settings="type ttl")})
+_SOURCE = FieldMap(settings="type media_type", files="data", media="url", ids="file_id")
+_SOURCE.by_type = {"text": FieldMap(_SOURCE, text="data")}
+_CITATION = FieldMap(
+    _OBJECT,
+    text="cited_text document_title title url source",
+    ids="file_id",
+    settings="document_index start_char_index end_char_index start_page_number end_page_number start_block_index "
+    "end_block_index search_result_index enabled",
+    skip="encrypted_index",
+)
+_BLOCKS = FieldMap(
+    _OBJECT,
+    text="text thinking title context url page_age stdout stderr",
+    free="partial_json",
+    ids="tool_use_id file_id",
+    settings="is_error error_code return_code",
+    nested={"source": _SOURCE, "citations": _CITATION, "citation": _CITATION},
+    join=join_parts,
+)
+_BLOCKS.members["content"] = _BLOCKS
+_TOOL_USE = FieldMap(_BLOCKS, names="name", text="server_name", free="input", nested={"caller": _OBJECT})
+_BLOCKS.by_type = {
+    **dict.fromkeys(("tool_use", "server_tool_use", "mcp_tool_use"), _TOOL_USE),
+    **dict.fromkeys(("thinking", "signature_delta"), FieldMap(_BLOCKS, skip="signature")),
+    "redacted_thinking": FieldMap(_BLOCKS, skip="data"),
+    "web_search_result": FieldMap(_BLOCKS, skip="encrypted_content"),
+    "search_result": FieldMap(_BLOCKS, text="source"),
+}
+_TOOLS = FieldMap(
+    _OBJECT,
+    text="name description allowed_domains blocked_domains",
+    free="input_examples",
+    settings="max_uses display_width_px display_height_px display_number defer_loading strict",
+    nested={"input_schema": SCHEMA},
+)
+_ERROR = FieldMap(settings="type", text="message")
+_REPLY = FieldMap(
+    _OBJECT,
+    settings="stop_reason",
+    text="stop_sequence",
+    ids="request_id",
+    skip="model usage",
+    nested={"content": _BLOCKS, "error": _ERROR, "container": FieldMap(ids="id", settings="expires_at")},
+)
+_EVENT = FieldMap(
+    settings="type index",
+    skip="usage",
+    nested={**dict.fromkeys(("delta", "message"), _REPLY), "error": _ERROR, "content_block": _BLOCKS},
+)
+_PIECES = {"content_block_start": "content_block", "content_block_delta": "delta"}
+
+
+class _MessagesTexts(EventTexts):
+    """Finds the texts in the events of a message. A block may begin with text, which its deltas continue."""
+
+    __slots__ = ()
+
+    fields = _EVENT
+
+    def _read(self, payload: dict[str, Any], name: str, found: Texts) -> None:
+        kind, index = payload.get("type", name), payload.get("index")
+        key = _PIECES.get(kind) if type(kind) is str else None
+        if key is not None and type(payload.get(key)) is dict:
+            block = payload[key]
+            walk({**payload, key: None}, _EVENT, kind, found)
+            walk(block, _BLOCKS, "event", found, (index,))
+            if key == "content_block" and block.get("type") != "text":
+                found.ended.append(BREAK)
+        elif kind in ("message_start", "message_delta", "error", "ping"):
+            walk(payload, _EVENT, str(kind), found)
+        else:
+            super()._read(payload, name, found)
+            if kind == "content_block_stop":
+                found.ended.append((index,))
+            elif kind == "message_stop":
+                found.ended.append(())
+
+    def identity(self, payload: dict[str, Any]) -> tuple[str, str] | None:
+        message = payload.get("message")
+        return super().identity(message) if type(message) is dict else None
+
+    def joined_group(self, address: Address) -> Address | None:
+        return ("blocks",) if address[1:] == ("text",) else None
+
+
 class Messages(Dialect):
     name = "messages"
     path = "/messages"
@@ -111,9 +200,24 @@ class Messages(Dialect):
     default_base = "https://api.anthropic.com/v1"
     api_name = "Messages API"
     id_headers = (*Dialect.id_headers, "request-id")
-    input_members = ("system", "messages", "tools")
     media_types: Mapping[str, MediaKind] = {"image": "images", "document": "files"}
-    output_members = frozenset({"text", "thinking", "input"})
+    request_fields = FieldMap(
+        skip="model",
+        settings="max_tokens stream temperature top_p top_k service_tier",
+        text="stop_sequences",
+        labels="metadata",
+        nested={
+            "system": _BLOCKS,
+            "messages": FieldMap(_OBJECT, nested={"content": _BLOCKS}),
+            "tools": _TOOLS,
+            "tool_choice": FieldMap(settings="type disable_parallel_tool_use", text="name", string=SETTING),
+            "thinking": FieldMap(settings="type budget_tokens"),
+            "container": FieldMap(ids="id", string=ID),
+            "mcp_servers": FieldMap(settings="type", text="name", skip="url authorization_token"),
+        },
+    )
+    reply_fields = _REPLY
+    event_texts = _MessagesTexts
 
     def output_limit(self, body: MessagesBody, default: int) -> int:
         return positive(body.max_tokens) or default

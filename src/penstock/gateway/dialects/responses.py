@@ -10,7 +10,12 @@ import msgspec
 import orjson
 
 from penstock.gateway.dialects.base import NO_RAW, Dialect, RequestBody, StreamReader, positive, short_text
+from penstock.gateway.dialects.event_texts import BREAK, EventTexts
+from penstock.gateway.dialects.field_map import FREE, ID, SKIP, TEXT, UNKNOWN, FieldMap, join_parts
 from penstock.gateway.dialects.openai import OpenAIReply, PartSearch, parse_usage
+from penstock.gateway.dialects.openai_fields import ERROR, FORMAT, PARTS, REPLY, REQUEST, TOOLS
+from penstock.gateway.dialects.texts import DELTA, Address, TextRef, Texts, walk
+from penstock.gateway.refusal import Refusal
 from penstock.gateway.sse_frames import Frame, Part
 
 __all__ = ["Responses", "ResponsesBody"]
@@ -98,6 +103,184 @@ class _ResponsesReader(StreamReader):
             self.terminal = True
 
 
+_ACTION = FieldMap(
+    settings="type button x y scroll_x scroll_y timeout_ms max_output_length",
+    text="query queries url pattern text keys command commands working_directory user",
+    free="env",
+    nested={"path": FieldMap(settings="x y"), "sources": FieldMap(settings="type", text="url title")},
+)
+_ITEMS = FieldMap(
+    PARTS,
+    ids="call_id approval_request_id container_id previous_response_id",
+    text="name input code reason server_label error queries stdout stderr logs url",
+    free="arguments attributes",
+    settings="approve score exit_code",
+    nested={
+        **dict.fromkeys(("content", "summary", "output", "outputs", "results"), PARTS),
+        "action": _ACTION,
+        "tools": TOOLS,
+        "operation": FieldMap(settings="type", text="path diff"),
+        **dict.fromkeys(
+            ("pending_safety_checks", "acknowledged_safety_checks"), FieldMap(ids="id", text="code message")
+        ),
+    },
+)
+_ITEMS.by_type = {
+    **dict.fromkeys(("reasoning", "compaction", "compaction_summary"), FieldMap(_ITEMS, skip="encrypted_content")),
+    "image_generation_call": FieldMap(
+        _ITEMS, media="result", text="revised_prompt", settings="action background output_format quality size"
+    ),
+}
+_SHARED = FieldMap(
+    settings="background max_output_tokens max_tool_calls truncation include temperature top_p parallel_tool_calls store "
+    "service_tier top_logprobs prompt_cache_retention",
+    ids="previous_response_id",
+    nested={"conversation": FieldMap(ids="id", string=ID)},
+)
+
+
+def _join_messages(items: list[Any]) -> list[list[tuple[dict[str, Any], str]]]:
+    """Join the texts of consecutive messages: clients show them without a gap."""
+    runs: list[list[tuple[dict[str, Any], str]]] = [[]]
+    for item in items:
+        if type(item) is not dict or item.get("type") != "message":
+            runs.append([])
+        elif type(item.get("content")) is list:
+            runs[-1] += join_parts(item["content"])[0]
+    return runs
+
+
+_ECHO = (
+    "instructions tools tool_choice metadata prompt input text reasoning user safety_identifier prompt_cache_key include "
+    "moderation context_management access_programs"
+)
+"""Members of a response that echo the request. Output guardrails do not inspect the caller's text."""
+_RESPONSE = FieldMap(
+    REPLY,
+    _SHARED,
+    settings="status created_at completed_at",
+    skip=_ECHO,
+    nested={"incomplete_details": FieldMap(settings="reason"), "output": FieldMap(_ITEMS, join=_join_messages)},
+)
+_RESPONSE.members["output"].by_type = _ITEMS.by_type  # type: ignore[union-attr]
+_EVENT = FieldMap(
+    settings="type sequence_number output_index content_index summary_index annotation_index partial_image_index",
+    ids="item_id",
+    skip="obfuscation",
+    media="partial_image_b64",
+    tokens="logprobs",
+    text="text refusal arguments input code message param",
+    nested={
+        "response": _RESPONSE,
+        "item": _ITEMS,
+        "part": PARTS,
+        "annotation": PARTS.members["annotations"],
+        "error": ERROR,
+        "delta": SKIP,
+    },
+)
+_VARYING = frozenset(("delta", "sequence_number", "obfuscation"))
+_AUDIO = ("response.audio.delta", "response.output_audio.delta")
+_OUTPUT_TEXT = "response.output_text.delta"
+_ENDS = frozenset((*_TERMINAL, "response.cancelled", "error"))
+_INITIAL_TEXTS = {
+    "output_text": ("text", _OUTPUT_TEXT),
+    "refusal": ("refusal", "response.refusal.delta"),
+    "reasoning_text": ("text", "response.reasoning_text.delta"),
+    "summary_text": ("text", "response.reasoning_summary_text.delta"),
+    "function_call": ("arguments", "response.function_call_arguments.delta"),
+    "mcp_call": ("arguments", "response.mcp_call_arguments.delta"),
+    "custom_tool_call": ("input", "response.custom_tool_call_input.delta"),
+    "code_interpreter_call": ("code", "response.code_interpreter_call_code.delta"),
+}
+"""Part or item type -> the member that may hold the beginning of a text, and the type of the deltas that continue it."""
+
+
+class _ResponsesTexts(EventTexts):
+    """Finds the texts in the events of a response."""
+
+    __slots__ = ()
+
+    fields = _EVENT
+    sequence_key = "sequence_number"
+    varying_keys = ("sequence_number", "obfuscation")
+
+    def _read(self, payload: dict[str, Any], name: str, found: Texts) -> None:
+        kind = payload.get("type")
+        if type(kind) is not str:
+            kind = name
+        if not kind.startswith("response.") and kind not in _ENDS:
+            super()._read(payload, name, found)
+        elif kind.endswith(".delta"):
+            self._walk_around(payload, _VARYING, _EVENT, kind, found)
+            if kind not in _AUDIO:
+                self._read_delta(payload, kind, found)
+        else:
+            walk(payload, _EVENT, kind, found)
+            self._read_initial_text(payload, kind, found)
+            found.ended += _ended(payload, kind)
+
+    def _read_delta(self, payload: dict[str, Any], kind: str, found: Texts) -> None:
+        delta, address = payload.get("delta"), _address(payload, kind)
+        if type(delta) is str:
+            if delta:
+                found.pieces.append((address, TextRef(payload, "delta", delta, DELTA, _kind(kind))))
+        else:
+            walk(delta, UNKNOWN, kind, found, address)
+
+    def _read_initial_text(self, payload: dict[str, Any], kind: str, found: Texts) -> None:
+        holder = payload.get("part", payload.get("item")) if kind.endswith(".added") else None
+        if type(holder) is not dict or type(holder.get("type")) is not str or holder["type"] not in _INITIAL_TEXTS:
+            return
+        key, delta = _INITIAL_TEXTS[holder["type"]]
+        for ref in found.complete:
+            if isinstance(ref, TextRef) and ref.container is holder and ref.key == key and ref.text is holder[key]:
+                found.complete.remove(ref)
+                piece = TextRef(holder, key, ref.text, DELTA, _kind(delta))
+                found.pieces.append((_address(payload, delta), piece))
+                return
+
+    def identity(self, payload: dict[str, Any]) -> tuple[str, str] | None:
+        response = payload.get("response", payload)
+        return super().identity(response) if type(response) is dict else None
+
+    def joined_group(self, address: Address) -> Address | None:
+        if len(address) != 3 or address[1] is None:
+            return None
+        item, _, kind = address
+        return ("messages", kind) if kind == _OUTPUT_TEXT else (item, kind)
+
+
+def _kind(delta: str) -> int:
+    return FREE if delta.endswith("_arguments.delta") else TEXT
+
+
+def _address(payload: dict[str, Any], kind: str) -> Address:
+    """Return the item, the part, which may have several indexes, and the type of the deltas."""
+    part = payload.get("content_index")
+    if part is None and "summary_index" in payload:
+        part = f"summary {payload['summary_index']}"
+    address = payload.get("output_index"), part, kind
+    if payload.keys() <= _EVENT.members.keys():
+        return address
+    others = [(key, value) for key, value in payload.items() if key.endswith("_index") and key not in _EVENT.members]
+    return *address, *others
+
+
+def _ended(payload: dict[str, Any], kind: str) -> list[Address]:
+    if kind in _ENDS:
+        return [()]
+    if kind == "response.output_item.added":
+        item = payload.get("item")
+        return [BREAK] if type(item) is dict and item.get("type") != "message" else []
+    if not kind.endswith(".done"):
+        return []
+    address = _address(payload, kind.removesuffix("done") + "delta")
+    if kind == "response.output_item.done":
+        return [address[:1]]
+    return [address[:2] if kind.endswith("_part.done") else address]
+
+
 class Responses(Dialect):
     name = "responses"
     path = "/responses"
@@ -108,6 +291,31 @@ class Responses(Dialect):
     api_name = "Responses API"
     stores_replies = True
     reference_members = ("previous_response_id", "conversation")
+    request_fields = FieldMap(
+        REQUEST,
+        _SHARED,
+        text="instructions",
+        nested={
+            "input": _ITEMS,
+            "reasoning": FieldMap(settings="effort summary generate_summary"),
+            "text": FieldMap(settings="verbosity", nested={"format": FORMAT}),
+            "prompt": FieldMap(ids="id", settings="version", nested={"variables": FieldMap(others=PARTS)}),
+        },
+    )
+    reply_fields = FieldMap(REPLY, nested={"output": _RESPONSE.members["output"]})
+    event_texts = _ResponsesTexts
+
+    def reply_map(self, body: Any) -> FieldMap:
+        is_response = type(body) is dict and ("output" in body or body.get("object") == "response")
+        return _RESPONSE if is_response else self.reply_fields
+
+    def check_body(self, body: ResponsesBody) -> None:
+        conversation = body.conversation
+        if type(conversation) is dict:
+            conversation = conversation.get("id")
+        for name, value in zip(self.reference_members, (body.previous_response_id, conversation), strict=True):
+            if value is not None and type(value) is not str:
+                raise Refusal(400, "invalid_request_error", f"`{name}` must be an id.", param=name)
 
     def output_limit(self, body: ResponsesBody, default: int) -> int:
         return positive(body.max_output_tokens) or default

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import regex
 
-from penstock.gateway.guardrail_patterns import regex_error
+from penstock.gateway.dialects.field_map import ID, TEXT
+from penstock.gateway.dialects.texts import InspectedText, TextRef
 from penstock.gateway.guardrails.detectors import DETECTORS, Finder, Match
 from penstock.gateway.guardrails.finders import RegexFinder
 from penstock.gateway.guardrails.inspection import MatchCounts
@@ -19,11 +20,11 @@ from penstock.gateway.guardrails.literals import Literals
 from penstock.gateway.guardrails.masking import Masking
 from penstock.gateway.guardrails.normalise import normalise
 from penstock.gateway.guardrails.search_budget import MATCH_S, InspectionTimeout, SearchBudgets
-from penstock.gateway.guardrails.search_texts import SearchText, build_search_texts
-from penstock.gateway.guardrails.texts import IdRef, InspectedText, TextRef
+from penstock.gateway.guardrails.text_views import TextView, build_views
+from penstock.gateway.resources.guardrail_patterns import regex_error
 from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
 
-__all__ = ["Blocked", "Chain", "Guard", "Rule", "compile_guards", "guardrail_errors"]
+__all__ = ["Blocked", "Chain", "Guardrail", "Rule", "compile_guardrails", "guardrail_errors"]
 
 _CONTEXT = 64
 """Characters of context kept for the detectors' look-behinds and for split escapes, with a margin. A configured regex gets its
@@ -39,22 +40,24 @@ _MAX_LITERAL = 4096
 class Blocked(Exception):
     """Raised when an enforced guardrail finds blocked content or times out. The handler calls `count`."""
 
-    def __init__(self, guard: Guard, *, timed_out: bool = False) -> None:
-        super().__init__(guard.name)
-        self.guard = guard
+    def __init__(self, guardrail: Guardrail, *, timed_out: bool = False) -> None:
+        super().__init__(guardrail.name)
+        self.guardrail = guardrail
         self.timed_out = timed_out
 
     def count(self, match_counts: MatchCounts) -> None:
-        match_counts.add(self.guard.order, self.guard.name, "timed_out" if self.timed_out else "blocked", "")
+        match_counts.add(self.guardrail.order, self.guardrail.name, "timed_out" if self.timed_out else "blocked", "")
 
 
 class Rule:
     """One detector or regular expression of a guardrail."""
 
-    __slots__ = ("blocks", "finder", "guard", "order", "token")
+    __slots__ = ("blocks", "finder", "guardrail", "order", "token")
 
-    def __init__(self, guard: Guard, finder: Finder | RegexFinder, *, order: int, blocks: bool, token: str) -> None:
-        self.guard = guard
+    def __init__(
+        self, guardrail: Guardrail, finder: Finder | RegexFinder, *, order: int, blocks: bool, token: str
+    ) -> None:
+        self.guardrail = guardrail
         self.finder = finder
         self.order = order
         self.blocks = blocks
@@ -63,7 +66,7 @@ class Rule:
     def find(self, text: str, position: int, budgets: SearchBudgets) -> Match | None:
         """Return the leftmost match at or after `position`. Raises `InspectionTimeout`."""
         finder = self.finder
-        budget = budgets.budget(enforced=self.guard.enforced)
+        budget = budgets.budget(enforced=self.guardrail.enforced)
         match = finder.find(text, position, budget) if isinstance(finder, RegexFinder) else finder.find(text, position)
         if match is not None:
             budget.spend(MATCH_S, match[1] - position)
@@ -85,10 +88,10 @@ class Rule:
         except InspectionTimeout:
             if not budgets.final:
                 raise
-            self.guard.record_timeout(match_counts)
+            self.guardrail.record_timeout(match_counts)
 
 
-class Guard:
+class Guardrail:
     """One compiled guardrail."""
 
     __slots__ = ("enforced", "literals", "name", "order", "rules")
@@ -138,25 +141,25 @@ class Folder:
 class LiteralMatcher:
     """The folded literals of several guardrails, in one automaton."""
 
-    __slots__ = ("_collapses", "guards_of", "literals", "max_length", "separator")
+    __slots__ = ("_collapses", "guardrails_of", "literals", "max_length", "separator")
 
-    def __init__(self, guards: Sequence[Guard]) -> None:
-        entries = [(literal, guard) for guard in guards for literal in guard.literals]
+    def __init__(self, guardrails: Sequence[Guardrail]) -> None:
+        entries = [(literal, guardrail) for guardrail in guardrails for literal in guardrail.literals]
         self._collapses = any(len(literal.split()) > 1 for literal, _ in entries)
-        guards_of: dict[str, list[Guard]] = {}
-        for literal, guard in entries:
+        guardrails_of: dict[str, list[Guardrail]] = {}
+        for literal, guardrail in entries:
             for spelling in _spellings(literal):
-                sharing = guards_of.setdefault(self.fold(spelling), [])
-                if guard not in sharing:
-                    sharing.append(guard)
-        self.literals = Literals(guards_of)
-        self.guards_of = list(guards_of.values())
-        self.max_length = max(map(len, guards_of))
+                sharing = guardrails_of.setdefault(self.fold(spelling), [])
+                if guardrail not in sharing:
+                    sharing.append(guardrail)
+        self.literals = Literals(guardrails_of)
+        self.guardrails_of = list(guardrails_of.values())
+        self.max_length = max(map(len, guardrails_of))
         # Separates texts that are searched together: a character that no literal contains. ASCII if possible, because
         # folding 4 KB of ASCII takes 1 µs, and 20 µs otherwise.
         candidates = map(chr, (*range(1, 9), *range(14, 28), *range(0xFDD0, 0xFDF0)))
         self.separator = next(
-            character for character in candidates if not any(character in literal for literal in guards_of)
+            character for character in candidates if not any(character in literal for literal in guardrails_of)
         )
 
     def folder(self) -> Callable[[str], str]:
@@ -169,11 +172,11 @@ class LiteralMatcher:
     def contained_in(self, texts: Iterable[str]) -> bool:
         return bool(self.literals.find(self.fold(self.separator.join(texts))))
 
-    def matching_guards(self, folded: str, after: int = 0) -> Iterator[Guard]:
-        """Yield the guards of each literal in `folded` that ends after position `after`."""
+    def matching_guardrails(self, folded: str, after: int = 0) -> Iterator[Guardrail]:
+        """Yield the guardrails of each literal in `folded` that ends after position `after`."""
         for number, _, end in self.literals.find(folded):
             if end > after:
-                yield from self.guards_of[number]
+                yield from self.guardrails_of[number]
 
 
 def _spellings(literal: str) -> set[str]:
@@ -193,26 +196,26 @@ def _spellings(literal: str) -> set[str]:
 
 
 class Chain:
-    """Compiled guardrails that inspect the same texts (see `compile_guards`)."""
+    """Compiled guardrails that inspect the same texts (see `compile_guardrails`)."""
 
-    __slots__ = ("context", "enforced", "guards", "literals", "numeric_rules", "rules", "supports_window")
+    __slots__ = ("context", "enforced", "guardrails", "literals", "numeric_rules", "rules", "supports_window")
 
-    def __init__(self, guards: Sequence[Guard]) -> None:
-        self.guards = guards
-        self.rules = [rule for guard in guards for rule in guard.rules]
-        self.literals = LiteralMatcher(guards) if any(guard.literals for guard in guards) else None
+    def __init__(self, guardrails: Sequence[Guardrail]) -> None:
+        self.guardrails = guardrails
+        self.rules = [rule for guardrail in guardrails for rule in guardrail.rules]
+        self.literals = LiteralMatcher(guardrails) if any(guardrail.literals for guardrail in guardrails) else None
         self.numeric_rules = [index for index, rule in enumerate(self.rules) if rule.finder.numeric]
         """Indexes into `rules`."""
-        self.enforced = any(guard.enforced for guard in guards)
-        self.supports_window = all(rule.finder.max_length is not None for rule in self.rules if rule.guard.enforced)
+        self.enforced = any(guardrail.enforced for guardrail in guardrails)
+        self.supports_window = all(rule.finder.max_length is not None for rule in self.rules if rule.guardrail.enforced)
         regex_lengths = [rule.finder.max_length or 0 for rule in self.rules if isinstance(rule.finder, RegexFinder)]
         self.context = max([_CONTEXT, *regex_lengths, self.literals.max_length if self.literals is not None else 0])
         """Number of characters before a position that can affect a match at it."""
 
     def split(self) -> tuple[Chain, Chain]:
         """Return the enforcing and the monitoring guardrails."""
-        return Chain([guard for guard in self.guards if guard.enforced]), Chain(
-            [guard for guard in self.guards if not guard.enforced]
+        return Chain([guardrail for guardrail in self.guardrails if guardrail.enforced]), Chain(
+            [guardrail for guardrail in self.guardrails if not guardrail.enforced]
         )
 
     def inspect(
@@ -229,76 +232,76 @@ class Chain:
         """
         if not texts:
             return []
-        search_texts, hidden = build_search_texts(texts)
+        views, hidden = build_views(texts)
         if hidden:
             self.block_hidden_text()
         maskings: dict[int, Masking] = {}
-        for search_text, first, last, rule in self.search(search_texts, match_counts, budgets, texts):
-            if search_text.accepts is not None and not masks_joined:
-                raise Blocked(rule.guard)
-            masking = maskings.setdefault(search_text.index, Masking())
-            masking.add(*search_text.source_span(first, last), rule.order, search_text.escape_token(rule.token))
+        for view, first, last, rule in self.search(views, match_counts, budgets, texts):
+            if view.accepts is not None and not masks_joined:
+                raise Blocked(rule.guardrail)
+            masking = maskings.setdefault(view.index, Masking())
+            masking.add(*view.source_span(first, last), rule.order, view.escape_token(rule.token))
         return [ref for number, masking in maskings.items() for ref in _apply_masks(texts[number], masking)]
 
     def block_hidden_text(self) -> None:
         """Block a text that hides more than guardrails can see."""
-        for guard in self.guards:
-            if guard.enforced:
-                raise Blocked(guard)
+        for guardrail in self.guardrails:
+            if guardrail.enforced:
+                raise Blocked(guardrail)
 
     def search(
         self,
-        search_texts: Sequence[SearchText],
+        views: Sequence[TextView],
         match_counts: MatchCounts,
         budgets: SearchBudgets,
         texts: Sequence[InspectedText] = (),
         after: int = -1,
-    ) -> Iterator[tuple[SearchText, int, int, Rule]]:
+    ) -> Iterator[tuple[TextView, int, int, Rule]]:
         """Record all matches, and yield those to mask. `texts` are those that the search texts come from, to find ids among
         them. The matches of rules that end before position `after` of the text are ignored."""
-        strings = [search_text.text for search_text in search_texts]
+        strings = [view.text for view in views]
         found = self.literals is not None and self.literals.contained_in(strings)
-        literal_sources = self._literal_sources(search_texts) if found else {}
+        literal_sources = self._literal_sources(views) if found else {}
         joined = "\0".join(strings) if self.rules else ""
-        for guard in self.guards:
-            for source in literal_sources.get(guard.order, ()):
-                guard.record_block(match_counts, source)
-            for rule in guard.rules:
+        for guardrail in self.guardrails:
+            for source in literal_sources.get(guardrail.order, ()):
+                guardrail.record_block(match_counts, source)
+            for rule in guardrail.rules:
                 if not rule.may_match(joined):
                     continue
-                for search_text in search_texts:
+                for view in views:
                     # Rules do not search ids: random ids contain numbers that detectors find, and a masked id is of no use.
-                    if not texts or not isinstance(texts[search_text.index], IdRef):
-                        yield from _matches(rule, search_text, match_counts, budgets, after)
+                    if not texts or getattr(texts[view.index], "kind", TEXT) != ID:
+                        yield from _matches(rule, view, match_counts, budgets, after)
 
-    def _literal_sources(self, search_texts: Sequence[SearchText]) -> dict[int, list[str]]:
+    def _literal_sources(self, views: Sequence[TextView]) -> dict[int, list[str]]:
         """Return the source of every literal match, by the order of its guardrail."""
         sources: dict[int, list[str]] = {}
         matcher = self.literals
         assert matcher is not None
-        for search_text in search_texts:
-            accepts = search_text.accepts_folded(matcher.folder())
-            for number, start, end in matcher.literals.find(matcher.fold(search_text.text)):
+        for view in views:
+            accepts = view.accepts_folded(matcher.folder())
+            for number, start, end in matcher.literals.find(matcher.fold(view.text)):
                 if accepts is None or accepts(start, end):
-                    for guard in matcher.guards_of[number]:
-                        sources.setdefault(guard.order, []).append(search_text.source)
+                    for guardrail in matcher.guardrails_of[number]:
+                        sources.setdefault(guardrail.order, []).append(view.source)
         return sources
 
 
 def _matches(
-    rule: Rule, search_text: SearchText, match_counts: MatchCounts, budgets: SearchBudgets, after: int
-) -> Iterator[tuple[SearchText, int, int, Rule]]:
-    for start, end, first, last in rule.find_all(search_text.text, match_counts, budgets):
-        if search_text.accepts is not None and not search_text.accepts(start, end):
+    rule: Rule, view: TextView, match_counts: MatchCounts, budgets: SearchBudgets, after: int
+) -> Iterator[tuple[TextView, int, int, Rule]]:
+    for start, end, first, last in rule.find_all(view.text, match_counts, budgets):
+        if view.accepts is not None and not view.accepts(start, end):
             continue
-        if after >= 0 and search_text.source_span(start, end)[1] <= after:
+        if after >= 0 and view.source_span(start, end)[1] <= after:
             continue
         if rule.blocks:
-            rule.guard.record_block(match_counts, search_text.source)
+            rule.guardrail.record_block(match_counts, view.source)
         elif first < last:
-            rule.guard.record_mask(match_counts, search_text.source)
-            if rule.guard.enforced:
-                yield search_text, first, last, rule
+            rule.guardrail.record_mask(match_counts, view.source)
+            if rule.guardrail.enforced:
+                yield view, first, last, rule
 
 
 def _apply_masks(inspected: InspectedText, masking: Masking) -> Iterator[TextRef]:
@@ -312,19 +315,19 @@ def _apply_masks(inspected: InspectedText, masking: Masking) -> Iterator[TextRef
             yield ref
 
 
-def compile_guards(specs: Sequence[GuardrailSpec], max_lengths: dict[str, int]) -> list[Guard]:
+def compile_guardrails(specs: Sequence[GuardrailSpec], max_lengths: dict[str, int]) -> list[Guardrail]:
     """Compile guardrails. Their specs must be valid: see `guardrail_errors`."""
-    guards: list[Guard] = []
+    guardrails: list[Guardrail] = []
     rules = 0
     for order, spec in enumerate(specs):
-        guard = Guard(spec.name, order=order, enforced=spec.enforcement == "block")
-        guards.append(guard)
+        guardrail = Guardrail(spec.name, order=order, enforced=spec.enforcement == "block")
+        guardrails.append(guardrail)
         for finder, blocks, token in _finders(spec, max_lengths.get(spec.name)):
-            guard.rules.append(Rule(guard, finder, order=rules, blocks=blocks, token=token))
+            guardrail.rules.append(Rule(guardrail, finder, order=rules, blocks=blocks, token=token))
             rules += 1
         if spec.kind == "keyword":
-            guard.literals = [pattern.value for pattern in spec.patterns if pattern.kind == "literal"]
-    return guards
+            guardrail.literals = [pattern.value for pattern in spec.patterns if pattern.kind == "literal"]
+    return guardrails
 
 
 def _finders(spec: GuardrailSpec, max_length: int | None) -> Iterator[tuple[Finder | RegexFinder, bool, str]]:

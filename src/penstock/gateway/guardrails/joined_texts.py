@@ -9,12 +9,12 @@ from __future__ import annotations
 import sys
 from typing import Protocol
 
+from penstock.gateway.dialects.texts import DELTA
 from penstock.gateway.guardrails.chain import Blocked, Chain
-from penstock.gateway.guardrails.events import DELTA
+from penstock.gateway.guardrails.incremental_search import IncrementalSearch
 from penstock.gateway.guardrails.inspection import MatchCounts
 from penstock.gateway.guardrails.normalise import normalise
 from penstock.gateway.guardrails.search_budget import SearchBudgets
-from penstock.gateway.guardrails.text_search import TextSearch
 
 __all__ = ["NOT_HELD", "JoinedSearch", "JoinedTexts"]
 
@@ -41,7 +41,7 @@ class _Form:
 
     __slots__ = ("_borders", "_pending", "search")
 
-    def __init__(self, search: TextSearch) -> None:
+    def __init__(self, search: IncrementalSearch) -> None:
         self.search = search
         self._borders: list[int] = []
         self._pending: list[tuple[int, int]] = []
@@ -61,7 +61,7 @@ class _Form:
         the texts repeat its parts."""
         for first, last, rule in self.search.add(text):
             if any(first < border < last for border in self._borders):
-                raise Blocked(rule.guard)
+                raise Blocked(rule.guardrail)
 
     def pending(self) -> int:
         """Return the number of the last borders before which not everything is decided."""
@@ -79,7 +79,9 @@ class JoinedSearch:
     def __init__(self, chain: Chain, match_counts: MatchCounts, budgets: SearchBudgets, tail: str) -> None:
         self._held: list[_Text] = []
         texts = dict.fromkeys((tail, normalise(tail)))
-        self._forms = [_Form(TextSearch.continuing(chain, match_counts, budgets, _SOURCE, text)) for text in texts]
+        self._forms = [
+            _Form(IncrementalSearch.continuing(chain, match_counts, budgets, _SOURCE, text)) for text in texts
+        ]
 
     @property
     def active(self) -> bool:

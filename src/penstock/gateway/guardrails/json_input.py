@@ -8,26 +8,24 @@ U+FFFD.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import orjson
 
-from penstock.gateway.guardrails.texts import KeyRef, TextRef
+from penstock.gateway.dialects.field_map import KEY
+from penstock.gateway.dialects.texts import TextRef
 from penstock.gateway.json_edits import Replacements, replace_in_place
 from penstock.gateway.surrogates import replace_unpaired_surrogates
 
 __all__ = [
     "DuplicateKeyError",
-    "may_have_logprobs",
     "read_reply",
     "read_request",
     "without_duplicate_keys",
     "write_changes",
 ]
 
-_LOGPROBS = re.compile(rb'"logprobs"\s*:\s*[\[{](?!\s*\])')
 _BACKSLASH = ord("\\")
 
 
@@ -123,10 +121,9 @@ def _dumps(value: Any) -> bytes:
 
 
 def write_changes(
-    body: bytes, source: bytes, root: list[Any], refs: Iterable[TextRef], *, drop_logprobs: bool = False
+    body: bytes, source: bytes, root: list[Any], refs: Iterable[TextRef], tokens: Iterable[tuple[Any, str]]
 ) -> bytes:
-    """Return the body with the replacements of `refs`. The log probabilities, which repeat the text token by token, are
-    emptied if there are replacements, or with `drop_logprobs`.
+    """Return the body with the replacements of `refs`, and with the `tokens` emptied: they repeat the text.
 
     `source` is the body as it was parsed: it has the same length and the same token positions.
     """
@@ -134,31 +131,8 @@ def write_changes(
     values: Replacements = {}
     for ref in refs:
         if ref.replacement is not None:
-            replacements = keys if isinstance(ref, KeyRef) else values
+            replacements = keys if ref.kind == KEY else values
             replacements[id(ref.container), ref.key] = _dumps(ref.written(ref.replacement))
-    if (keys or values or drop_logprobs) and may_have_logprobs(source):
-        for holder in _with_logprobs(root):
-            values[id(holder), "logprobs"] = b"[]" if type(holder["logprobs"]) is list else b"null"
+    for holder, key in tokens:
+        values[id(holder), key] = b"[]" if type(holder[key]) is list else b"null"
     return replace_in_place(body, source, root, keys, values) if keys or values else body
-
-
-def may_have_logprobs(source: bytes) -> bool:
-    """Return False if no log probabilities are in the source. The key may be written with an escape."""
-    if _BACKSLASH in source and rb"\u00" in source:
-        return True
-    count = source.count(b"logprobs")
-    if count == 0 or (count == 1 and b'"logprobs":[]' in source):  # the usual cases, twice as fast as the search
-        return False
-    return _LOGPROBS.search(source) is not None
-
-
-def _with_logprobs(root: Any) -> Iterator[dict[str, Any]]:
-    stack = [root]
-    while stack:
-        node = stack.pop()
-        if type(node) is dict:
-            if type(node.get("logprobs")) in (dict, list) and node["logprobs"]:
-                yield node
-            stack += node.values()
-        elif type(node) is list:
-            stack += node

@@ -24,7 +24,7 @@ from penstock.gateway.resources.snapshot import GuardrailSpec
 
 __all__ = [
     "INLINE_BYTES",
-    "Guardrails",
+    "ContentPolicySource",
     "InspectionResult",
     "has_many_values",
     "inspect_in_process",
@@ -43,7 +43,7 @@ _PROCESS_VALUES = 10_000
 at a time."""
 
 
-class Guardrails(msgspec.Struct):
+class ContentPolicySource(msgspec.Struct):
     """What another process compiles guardrails from."""
 
     specs: list[GuardrailSpec]

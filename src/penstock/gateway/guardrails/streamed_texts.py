@@ -12,15 +12,17 @@ from __future__ import annotations
 import re
 from collections import deque
 
+from penstock.gateway.dialects.event_texts import BREAK, EventTexts
+from penstock.gateway.dialects.field_map import FREE, Kind
+from penstock.gateway.dialects.texts import DELTA, Address
 from penstock.gateway.guardrails.chain import Blocked, Chain, Rule
-from penstock.gateway.guardrails.events import BREAK, DELTA, Address, is_arguments, joined_group
+from penstock.gateway.guardrails.incremental_search import IncrementalSearch, NormalisedSearch
 from penstock.gateway.guardrails.inspection import MatchCounts, StreamBlocked
 from penstock.gateway.guardrails.joined_texts import NOT_HELD, JoinedSearch, JoinedTexts
 from penstock.gateway.guardrails.masking import Masking
 from penstock.gateway.guardrails.normalise import normalise
 from penstock.gateway.guardrails.search_budget import SearchBudgets
-from penstock.gateway.guardrails.search_texts import TAGS, SearchText, search_texts_of, starts_like_json
-from penstock.gateway.guardrails.text_search import NormalisedSearch, TextSearch
+from penstock.gateway.guardrails.text_views import TAGS, TextView, starts_like_json, views_of
 
 __all__ = ["StreamedText", "StreamedTexts"]
 
@@ -74,7 +76,7 @@ class StreamedText:
         self._group = group
         self._joined: JoinedSearch | None = group.begin(self) if group is not None else None
         """The search for matches that begin in an earlier text of the group."""
-        self._raw = TextSearch(chain, match_counts, budgets, DELTA)
+        self._raw = IncrementalSearch(chain, match_counts, budgets, DELTA)
         self._normal: NormalisedSearch | None = None
         self._checkpoints: deque[tuple[int, tuple[int, int, int, int]]] = deque()
         """Ends of pieces that are not decided, with the ends of all forms there."""
@@ -205,25 +207,23 @@ class StreamedText:
             self._add_mask(*self._normal.origin(first, last), rule, self._token(rule))
 
     def _token(self, rule: Rule) -> str:
-        return SearchText('"' if self._is_json else "", "", 0).escape_token(rule.token)
+        return TextView('"' if self._is_json else "", "", 0).escape_token(rule.token)
 
     def _add_mask(self, first: int, last: int, rule: Rule, token: str) -> None:
         if first < self.released:
-            raise Blocked(rule.guard)  # part of the match has been released, so it cannot be masked
+            raise Blocked(rule.guardrail)  # part of the match has been released, so it cannot be masked
         self.masking.add(first, last, rule.order, token)
 
     def _search_held(self) -> None:
         """Search the held text together with the text before it that is not decided."""
         raw, text = self._raw, "".join(self._held)
         self._held = []
-        search_texts: list[SearchText] = []
-        if search_texts_of(search_texts, raw.text + text, DELTA, 0, raw.base, decode=self._is_json):
+        views: list[TextView] = []
+        if views_of(views, raw.text + text, DELTA, 0, raw.base, decode=self._is_json):
             self._chain.block_hidden_text()
-        for search_text, first, last, rule in self._chain.search(
-            search_texts, self._match_counts, self._budgets, after=raw.decided
-        ):
-            token = search_text.escape_token(rule.token) if search_text.level else self._token(rule)
-            self._add_mask(*search_text.source_span(first, last), rule, token)
+        for view, first, last, rule in self._chain.search(views, self._match_counts, self._budgets, after=raw.decided):
+            token = view.escape_token(rule.token) if view.level else self._token(rule)
+            self._add_mask(*view.source_span(first, last), rule, token)
         raw.skip(text)
         self._normal = None
 
@@ -244,20 +244,27 @@ class StreamedText:
 class StreamedTexts:
     """The texts of one stream by address."""
 
-    __slots__ = ("_budgets", "_chain", "_groups", "_match_counts", "_texts")
+    __slots__ = ("_budgets", "_chain", "_groups", "_joined_group", "_match_counts", "_texts")
 
-    def __init__(self, chain: Chain, match_counts: MatchCounts, budgets: SearchBudgets) -> None:
+    def __init__(
+        self, chain: Chain, match_counts: MatchCounts, budgets: SearchBudgets, event_texts: EventTexts
+    ) -> None:
         self._chain = chain
         self._match_counts = match_counts
         self._budgets = budgets
+        self._joined_group = event_texts.joined_group
         self._texts: dict[Address, StreamedText] = {}
         self._groups: dict[Address, JoinedTexts] = {}
 
-    def get(self, address: Address) -> StreamedText:
+    def find(self, address: Address) -> StreamedText | None:
+        return self._texts.get(address)
+
+    def get(self, address: Address, kind: Kind) -> StreamedText:
+        """Return the text at an address, which begins here if it is new."""
         try:
             streamed_text = self._texts.get(address)
         except TypeError:
-            return self.get((repr(address),))
+            return self.get((repr(address),), kind)
         if streamed_text is None:
             if len(self._texts) >= _MAX_TEXTS:
                 self._texts = {known: text for known, text in self._texts.items() if text.open}
@@ -267,8 +274,8 @@ class StreamedTexts:
                 self._chain,
                 self._match_counts,
                 self._budgets,
-                whole=is_arguments(address),
-                group=self._group(joined_group(address)),
+                whole=kind == FREE,
+                group=self._group(self._joined_group(address)),
             )
         return streamed_text
 

@@ -6,22 +6,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import orjson
 
+from penstock.gateway.dialects.event_texts import BREAK, EventTexts
+from penstock.gateway.dialects.field_map import ID, KEY
+from penstock.gateway.dialects.texts import Address, InspectedText, JoinedText, TextRef, Texts, is_setting
 from penstock.gateway.guardrails.block_errors import block_event
 from penstock.gateway.guardrails.chain import Blocked, Chain
-from penstock.gateway.guardrails.events import BREAK, NO_TEXTS, Address, EventReader, EventTexts, joined_group
 from penstock.gateway.guardrails.inspection import MatchCounts, StreamBlocked
-from penstock.gateway.guardrails.json_input import may_have_logprobs, without_duplicate_keys, write_changes
+from penstock.gateway.guardrails.json_input import without_duplicate_keys, write_changes
 from penstock.gateway.guardrails.offload import INLINE_BYTES, run_in_thread, run_offloaded
 from penstock.gateway.guardrails.search_budget import SearchBudgets
-from penstock.gateway.guardrails.texts import IdRef, InspectedText, JoinedText, TextRef, is_protocol_value
 from penstock.gateway.ledger.entry import GuardrailHit
 from penstock.gateway.operator_log import log_operator_message
-from penstock.gateway.routes import Route
+from penstock.gateway.routes import BY_NAME, Route
 from penstock.gateway.sse_frames import Frame, Frames, Part
 
 __all__ = [
@@ -32,7 +33,6 @@ __all__ = [
     "MonitorGuard",
     "StreamGuard",
     "StreamLimits",
-    "stream_texts",
 ]
 
 MAX_EVENT_BYTES = 32 << 20
@@ -66,12 +66,13 @@ class StreamLimits:
 class Event:
     """A frame and its texts. Data that is not JSON is one plain text."""
 
-    __slots__ = ("_has_logprobs", "_root", "_source", "frame", "plain", "texts")
+    __slots__ = ("_event_texts", "_root", "_source", "frame", "plain", "texts")
 
-    def __init__(self, frame: Frame, reader: EventReader) -> None:
+    def __init__(self, frame: Frame, event_texts: EventTexts) -> None:
         self.frame = frame
-        self.plain = self._has_logprobs = False
-        self.texts: EventTexts = NO_TEXTS
+        self._event_texts = event_texts
+        self.plain = False
+        self.texts = _NO_TEXTS
         self._root: list[Any] = [None]
         self._source = data = frame.data or b""
         if not data:
@@ -80,12 +81,13 @@ class Event:
             self._root[0] = orjson.loads(data)
         except orjson.JSONDecodeError:
             if data.strip() == _DONE:
-                self.texts = ([], [], [()], [])
+                self.texts = Texts()
+                self.texts.ended.append(())
                 return
             self._read_lenient(data)
             if self.plain:
                 return
-        self.texts = reader.read(self._root[0], frame.name)
+        self.texts = event_texts.read(self._root[0], frame.name.decode("utf-8", "replace"))
 
     def _read_lenient(self, data: bytes) -> None:
         self._source = data.decode("utf-8", "replace").encode()
@@ -104,11 +106,13 @@ class Event:
         self.plain = True
         self._root[0] = text = self._source.decode()
         joined = text.replace("\n", "")
-        complete: list[InspectedText] = [TextRef(None, None, joined, "lines")] if joined != text else []
-        self.texts = ([(("plain",), TextRef(self._root, 0, text, "delta"))], complete, [], [])
+        self.texts = Texts()
+        self.texts.pieces.append((("plain",), TextRef(self._root, 0, text, "delta")))
+        if joined != text:
+            self.texts.complete.append(TextRef(None, None, joined, "lines"))
 
     def clean(self) -> None:
-        """Remove what is not inspected: lines other than data and the event's name, logprobs, and duplicate keys."""
+        """Remove what is not inspected: lines other than data and the event's name, and duplicate keys."""
         frame = self.frame
         if frame.data is None:
             if frame.others:
@@ -119,7 +123,6 @@ class Event:
             self.frame = frame = Frame(frame.with_others(b"event: " + name if name else b""))
         if self.plain:
             return
-        self._has_logprobs = may_have_logprobs(self._source)
         source = without_duplicate_keys(self._source, self._root[0])
         if source is not self._source:
             self._source = source
@@ -135,13 +138,12 @@ class Event:
 
     def _type(self) -> bytes | None:
         """Return the event's type if it is a protocol value."""
-        payload = self.payload
-        kind = payload.get("type") if type(payload) is dict else None
-        return kind.encode() if type(kind) is str and is_protocol_value(kind) else None
+        kind = self._event_texts.type_of(self.payload)
+        return kind.encode() if kind is not None and is_setting(kind) else None
 
     @property
     def has_complete_text(self) -> bool:
-        return any(not isinstance(text, IdRef) for text in self.texts[1])
+        return any(isinstance(text, JoinedText) or text.kind not in (ID, KEY) for text in self.texts.complete)
 
     @property
     def payload(self) -> Any:
@@ -149,12 +151,12 @@ class Event:
 
     @property
     def raw(self) -> bytes:
-        """The bytes of the event with masks applied and log probabilities removed."""
+        """The bytes of the event with masks applied and tokens removed."""
         frame = self.frame
         if frame.data is None:
             return frame.raw
-        refs = [ref for _, ref in self.texts[0] if ref.replacement is not None]
-        refs += [ref for ref in _all_refs(self.texts[1]) if ref.replacement is not None]
+        refs = [ref for _, ref in self.texts.pieces if ref.replacement is not None]
+        refs += [ref for ref in _all_refs(self.texts.complete) if ref.replacement is not None]
         if self.plain:
             return frame.with_data((refs[-1].replacement or "").encode("utf-8", "replace")) if refs else frame.raw
         return self.raw_unmasked if not refs else self._written(refs)
@@ -162,11 +164,14 @@ class Event:
     @property
     def raw_unmasked(self) -> bytes:
         """The bytes of an event without masks."""
-        return self._written([]) if self._has_logprobs else self.frame.raw
+        return self._written([]) if self.texts.tokens else self.frame.raw
 
     def _written(self, refs: list[TextRef]) -> bytes:
-        changed = write_changes(self._source, self._source, self._root, refs, drop_logprobs=True)
+        changed = write_changes(self._source, self._source, self._root, refs, self.texts.tokens)
         return self.frame.raw if changed is self._source else self.frame.with_data(changed)
+
+
+_NO_TEXTS = Texts()
 
 
 def _all_refs(texts: list[InspectedText]) -> list[TextRef]:
@@ -187,22 +192,22 @@ def _loads_lenient(data: bytes) -> Any:
         return _INVALID
 
 
-def stream_texts(events: Iterable[Event]) -> list[InspectedText]:
+def joined_texts(events: Iterable[Event], joined_group: Callable[[Address], Address | None]) -> list[InspectedText]:
     """Return the texts of complete streams: those of the deltas, joined where a reader sees no gap, and complete ones."""
     group_of: dict[Address, Address] = {}
     groups: dict[Address, dict[Address, list[TextRef]]] = {}
     inspected: list[InspectedText] = []
     breaks = 0
     for event in events:
-        pieces, complete, ended, _ = event.texts
-        for place, ref in pieces:
+        texts = event.texts
+        for place, ref in texts.pieces:
             address = _hashable(place)
             group = group_of.get(address)
             if group is None:
                 group = group_of[address] = (joined_group(address) or address, breaks)
             groups.setdefault(group, {}).setdefault(address, []).append(ref)
-        inspected += complete
-        breaks += BREAK in ended
+        inspected += texts.complete
+        breaks += BREAK in texts.ended
     inspected += [JoinedText(list(parts.values())) for parts in groups.values()]
     return inspected
 
@@ -225,9 +230,9 @@ class TextSize:
         self.largest = 0
 
     def add(self, event: Event) -> None:
-        for _, ref in event.texts[0]:
+        for _, ref in event.texts.pieces:
             self._add(ref)
-        for ref in _all_refs(event.texts[1]):
+        for ref in _all_refs(event.texts.complete):
             self._add(ref)
 
     def _add(self, ref: TextRef) -> None:
@@ -256,7 +261,7 @@ class StreamGuard:
         self._route = route
         self._limits = limits
         self._match_counts = MatchCounts("output")
-        self._reader = EventReader()
+        self._event_texts = BY_NAME[route].event_texts()
         self._last_released: Any = None
         self.response_id: str | None = None
         """The id of the response, or of the first chunk."""
@@ -269,7 +274,8 @@ class StreamGuard:
     @property
     def next_sequence(self) -> int:
         """The sequence number that follows the last one released."""
-        number = self._last_released.get("sequence_number") if type(self._last_released) is dict else None
+        last, key = self._last_released, self._event_texts.sequence_key
+        number = last.get(key) if type(last) is dict else None
         return number + 1 if type(number) is int else 0
 
     @property
@@ -310,19 +316,17 @@ class StreamGuard:
         )
 
     def _identify(self, payload: Any) -> None:
-        if type(payload) is dict:
-            header = payload.get("response", payload)
-            if type(header) is dict and type(header.get("id")) is str:
-                self.response_id = header["id"]
-                self.model = header["model"] if type(header.get("model")) is str else ""
+        identity = self._event_texts.identity(payload) if type(payload) is dict else None
+        if identity is not None:
+            self.response_id, self.model = identity
 
     def _blocked(self, blocked: Blocked) -> StreamBlocked:
         blocked.count(self._match_counts)
-        return StreamBlocked(blocked.guard.name, timed_out=blocked.timed_out)
+        return StreamBlocked(blocked.guardrail.name, timed_out=blocked.timed_out)
 
     def _too_long(self, mode: str) -> StreamBlocked:
         """Return the block of a stream that has more text than may be held, and tell the operator what to do."""
-        names = ", ".join([repr(guard.name) for guard in self._chain.guards if guard.enforced])
+        names = ", ".join([repr(guardrail.name) for guardrail in self._chain.guardrails if guardrail.enforced])
         advice = "" if mode == "window" else "; `stream_mode: window` inspects streams of any length"
         log_operator_message(
             f"blocked a stream: it has more text than guardrail {names} may hold "
@@ -332,7 +336,7 @@ class StreamGuard:
         return StreamBlocked(None, too_long=True)
 
     def _event(self, frame: Frame) -> Event:
-        event = Event(frame, self._reader)
+        event = Event(frame, self._event_texts)
         event.clean()
         return event
 
@@ -396,7 +400,9 @@ class BufferGuard(StreamGuard):
                 self._identify(event.payload)
         try:
             # A match over two parts cannot be masked: the events that end the parts repeat its halves.
-            self._chain.inspect(stream_texts(events), self._match_counts, budgets, masks_joined=False)
+            self._chain.inspect(
+                joined_texts(events, self._event_texts.joined_group), self._match_counts, budgets, masks_joined=False
+            )
         except Blocked as blocked:
             raise self._blocked(blocked) from None
         self._events = []
@@ -437,12 +443,12 @@ class MonitorGuard(StreamGuard):
         last = frames.rest()
         if last is not None:
             found.append(last)
-        events = [Event(frame, self._reader) for frame in found]
+        events = [Event(frame, self._event_texts) for frame in found]
         lines = b"\n".join(dict.fromkeys([frame.others for frame in found if frame.others])).decode("utf-8", "replace")
-        texts = stream_texts(events)
+        texts = joined_texts(events, self._event_texts.joined_group)
         if lines:
             texts.append(TextRef(None, None, lines, "lines"))
         self._chain.inspect(texts, self._match_counts, budgets)
         if not self._complete:
-            for guard in self._chain.guards:
-                guard.record_timeout(self._match_counts)
+            for guardrail in self._chain.guardrails:
+                guardrail.record_timeout(self._match_counts)

@@ -19,15 +19,15 @@ from collections import deque
 from collections.abc import Awaitable
 from typing import Any
 
+from penstock.gateway.dialects.event_texts import EventTexts
+from penstock.gateway.dialects.texts import Address, TextRef
 from penstock.gateway.guardrails.chain import Blocked, Chain
 from penstock.gateway.guardrails.delta_template import DeltaTemplate
-from penstock.gateway.guardrails.events import Address, EventReader, single_piece_chunk
 from penstock.gateway.guardrails.inspection import MatchCounts, StreamBlocked
 from penstock.gateway.guardrails.offload import INLINE_BYTES, run_in_thread
 from penstock.gateway.guardrails.search_budget import SearchBudgets
 from penstock.gateway.guardrails.streamed_texts import StreamedText, StreamedTexts
 from penstock.gateway.guardrails.streams import MAX_HELD_BYTES, Event, MonitorGuard, StreamGuard, StreamLimits
-from penstock.gateway.guardrails.texts import TextRef
 from penstock.gateway.ledger.entry import GuardrailHit
 from penstock.gateway.routes import Route
 from penstock.gateway.sse_frames import Frame, Part
@@ -86,15 +86,15 @@ class _HeldEvent:
         """Return True if every segment is decided or can be detached."""
         return all(segment.own_chunk is not None or segment.decided() for segment in self.segments)
 
-    def split(self) -> list[_HeldEvent]:
+    def split(self, event_texts: EventTexts) -> list[_HeldEvent]:
         """Remove the undecided segments and return each as an event of its own."""
         waiting = [segment for segment in self.segments if not segment.decided()]
         self.segments = [segment for segment in self.segments if segment not in waiting]
         pieces: list[_HeldEvent] = []
         for segment in waiting:
-            event = Event(Frame(f"data: {json.dumps(segment.own_chunk)}\n\n".encode()), EventReader())
+            event = Event(Frame(f"data: {json.dumps(segment.own_chunk)}\n\n".encode()), event_texts)
             segment.ref.replacement = ""
-            segment.ref = event.texts[0][0][1]
+            segment.ref = event.texts.pieces[0][1]
             pieces.append(_HeldEvent(event, [segment]))
         return pieces
 
@@ -111,7 +111,7 @@ class WindowGuard(StreamGuard):
         super().__init__(chain, route, limits)
         self._budgets = SearchBudgets(limits.inspection_s * _LOOP_SHARE, stream=True)
         self._monitor = monitor
-        self._streamed_texts = StreamedTexts(chain, self._match_counts, self._budgets)
+        self._streamed_texts = StreamedTexts(chain, self._match_counts, self._budgets, self._event_texts)
         self._held: deque[_HeldEvent] = deque()
         self._detached: list[_HeldEvent] = []
         """Pieces removed from released events. Those of one text are in order, and precede its held pieces."""
@@ -211,18 +211,18 @@ class WindowGuard(StreamGuard):
             if found is not None:
                 text = streamed_text.add(found[0])
                 if self._passes(streamed_text):
-                    self._last_released = {"sequence_number": found[1]} if found[1] >= 0 else None
+                    self._last_released = {self._event_texts.sequence_key: found[1]} if found[1] >= 0 else None
                     return frame.raw
                 event = self._event(frame)
-                self._hold(event, [_Segment(address, streamed_text, event.texts[0][0][1], text)])
+                self._hold(event, [_Segment(address, streamed_text, event.texts.pieces[0][1], text)])
                 return b""
         event = self._event(frame)
-        pieces, complete, ended, switched = event.texts
-        if len(pieces) != 1 or complete or ended or switched:
+        texts = event.texts
+        if len(texts.pieces) != 1 or texts.complete or texts.ended or texts.switched:
             self._inspect(event)
             return b""
-        address, ref = pieces[0]
-        streamed_text = self._streamed_texts.get(address)
+        address, ref = texts.pieces[0]
+        streamed_text = self._streamed_texts.get(address, ref.kind)
         text = streamed_text.add(ref.text)
         if self._passes(streamed_text):
             self._last_released = event.payload
@@ -243,32 +243,32 @@ class WindowGuard(StreamGuard):
     def _learn(self, event: Event, frame: Frame, address: Address, streamed_text: StreamedText) -> None:
         """Make a template of an event that was passed unchanged."""
         self._template = None
-        ref = event.texts[0][0][1]
+        ref = event.texts.pieces[0][1]
         if self._templates < _MAX_TEMPLATES and event.raw_unmasked is frame.raw and type(ref.key) is str:
             self._templates += 1
-            template = DeltaTemplate.of(frame.raw, event.payload, ref.key, ref.text)
+            template = DeltaTemplate.of(frame.raw, event.payload, self._event_texts, ref)
             if template is not None:
                 self._template = template, address, streamed_text
 
     def _inspect(self, event: Event) -> None:
         if self.response_id is None:
             self._identify(event.payload)
-        pieces, complete, ended, switched = event.texts
-        if ended or switched or len(pieces) != 1:
+        texts = event.texts
+        if texts.ended or texts.switched or len(texts.pieces) != 1:
             self._template = None  # the same bytes may mean something else now
         segments: list[_Segment] = []
-        for address, ref in pieces:
-            streamed_text = self._streamed_texts.get(address)
+        for address, ref in texts.pieces:
+            streamed_text = self._streamed_texts.get(address, ref.kind)
             text = streamed_text.add(ref.text)
             segments.append(_Segment(address, streamed_text, ref, text))
-        if complete:
-            self._chain.inspect(complete, self._match_counts, self._budgets)
-        for prefix in ended:
+        if texts.complete:
+            self._chain.inspect(texts.complete, self._match_counts, self._budgets)
+        for prefix in texts.ended:
             self._streamed_texts.close(prefix)
-        for address in switched:
-            streamed_text = self._streamed_texts.get(address)
-            if not streamed_text.held_whole:
-                self._detach(streamed_text)
+        for address in texts.switched:
+            left = self._streamed_texts.find(address)
+            if left is not None and not left.held_whole:
+                self._detach(left)
         self._hold(event, segments)
 
     def _detach(self, streamed_text: StreamedText) -> None:
@@ -278,7 +278,9 @@ class WindowGuard(StreamGuard):
                 if segment.streamed_text is streamed_text:
                     if segment.own_chunk is not None or segment.decided():
                         return
-                    segment.own_chunk = single_piece_chunk(held.event.payload, segment.address, segment.ref)
+                    segment.own_chunk = self._event_texts.separate(
+                        held.event.payload, segment.address, segment.ref.text
+                    )
 
     def _hold(self, event: Event, segments: list[_Segment]) -> None:
         held = _HeldEvent(event, segments)
@@ -301,7 +303,7 @@ class WindowGuard(StreamGuard):
             first = held.popleft()
             self._count(first, -1)
             if not first.decided():
-                pieces = first.split()
+                pieces = first.split(type(self._event_texts)())
                 self._detached += pieces
                 for piece in pieces:
                     self._count(piece, 1)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.gateway.attached_guards import AttachedGuards
 from penstock.gateway.dialects.base import Dialect
+from penstock.gateway.guardrails.policies import ContentPolicies
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.hosts import HostKey, Hosts
 from penstock.gateway.relay.upstream import Target, base_of
@@ -25,7 +25,7 @@ class CompiledSnapshot:
         self._targets: dict[tuple[str, str], tuple[Target, ...]] = {}
         self._upstream = config.upstream
         self._timeouts: dict[tuple[Target, str, bool], Timeouts] = {}
-        self.guards_for = AttachedGuards(snapshot, config.guardrails).for_request
+        self.guards_for = ContentPolicies(snapshot, config.guardrails).for_request
 
     def targets(self, model: Model, dialect: Dialect) -> tuple[Target, ...]:
         """Return the direct models that can serve a model on a route. Raise Refusal if there are none."""

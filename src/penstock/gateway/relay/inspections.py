@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 
 from penstock.gateway.dialects.base import Dialect
-from penstock.gateway.guardrails import DuplicateKeyError, Guards
+from penstock.gateway.guardrails import ContentPolicy, DuplicateKeyError
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.accounting import Accounting
 from penstock.gateway.relay.body import Request, check_complexity, read_body
@@ -16,13 +16,13 @@ __all__ = ["inspect_input", "inspect_output", "inspect_refusal"]
 
 
 async def inspect_input(
-    guards: Guards, request: Request, dialect: Dialect, default_output: int, accounting: Accounting
+    guards: ContentPolicy, request: Request, dialect: Dialect, default_output: int, accounting: Accounting
 ) -> Request:
     """Return the request with masks applied. Raise Refusal if it is blocked."""
     accounting.enter("guardrail_in")
     check_complexity(request)
     try:
-        inspection = await guards.request(request.data)
+        inspection = await guards.request(dialect, request.data)
     except DuplicateKeyError:
         raise Refusal(400, "invalid_request_error", "An object in the request body has a duplicate key.") from None
     except ValueError:
@@ -38,24 +38,24 @@ async def inspect_input(
     return read_body(masked, dialect, default_output)
 
 
-async def inspect_output(guards: Guards, body: bytes, accounting: Accounting) -> bytes:
+async def inspect_output(guards: ContentPolicy, dialect: Dialect, body: bytes, accounting: Accounting) -> bytes:
     """Return a whole reply with masks applied. Raise Refusal if it is blocked, and ValueError if it is not JSON."""
     accounting.enter("guardrail_out")
-    body = await _inspect_reply(guards, body, accounting)
+    body = await _inspect_reply(guards, dialect, body, accounting)
     accounting.enter("serialise")
     return body
 
 
-async def inspect_refusal(guards: Guards, refusal: Refusal, accounting: Accounting) -> None:
+async def inspect_refusal(guards: ContentPolicy, dialect: Dialect, refusal: Refusal, accounting: Accounting) -> None:
     """Inspect an error text of the upstream like a reply: it may quote the request or the model's output."""
     accounting.enter("guardrail_out")
-    error = orjson.loads(await _inspect_reply(guards, refusal.body(), accounting))["error"]
+    error = orjson.loads(await _inspect_reply(guards, dialect, refusal.body(), accounting))["error"]
     refusal.message, refusal.type = error["message"], error["type"]
     refusal.code, refusal.param = error.get("code"), error.get("param")
 
 
-async def _inspect_reply(guards: Guards, body: bytes, accounting: Accounting) -> bytes:
-    inspection = await guards.reply(body)
+async def _inspect_reply(guards: ContentPolicy, dialect: Dialect, body: bytes, accounting: Accounting) -> bytes:
+    inspection = await guards.reply(dialect, body)
     accounting.record_inspection(inspection)
     if inspection.blocked_by is not None:
         raise blocked("response", inspection.blocked_by, timed_out=inspection.timed_out)

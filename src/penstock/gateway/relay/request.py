@@ -27,7 +27,7 @@ from penstock.gateway.auth import (
     recorded_model_name,
 )
 from penstock.gateway.dialects.base import Dialect, Reply, StreamReader
-from penstock.gateway.guardrails import Guards, StreamBlocked
+from penstock.gateway.guardrails import ContentPolicy, StreamBlocked
 from penstock.gateway.json_edits import TooComplexError
 from penstock.gateway.operator_log import log_operator_message
 from penstock.gateway.refusal import Refusal
@@ -142,7 +142,7 @@ class GatewayRequest:
         self._quota = Quota(context.limiter)
         self._request: Request
         self._model: Model
-        self._guards: Guards | None = None
+        self._guards: ContentPolicy | None = None
         self._input_tokens = self._reserved_output = 0
         """Estimated tokens of the request, and of the longest reply."""
         self._routing = False
@@ -342,7 +342,7 @@ class GatewayRequest:
             kind = "fallback"
         assert failure is not None
         if failure.quotes_upstream and self._guards is not None and self._guards.has_output:
-            await inspect_refusal(self._guards, failure.refusal, self.accounting)
+            await inspect_refusal(self._guards, self.dialect, failure.refusal, self.accounting)
         raise failure.refusal
 
     async def _try_target(self, target: Target, kind: AttemptKind) -> UpstreamFailure | None:
@@ -453,7 +453,7 @@ class GatewayRequest:
         self._raise_if_ended()
         try:
             if guards is not None and guards.has_output:
-                body = await inspect_output(guards, body, accounting)
+                body = await inspect_output(guards, self.dialect, body, accounting)
         except Refusal:
             self._forbid_reply(reply_id, target)
             raise

@@ -18,7 +18,7 @@ from time import monotonic, perf_counter
 from typing import Literal, Protocol
 
 from penstock.gateway.dialects.base import Dialect, StreamReader
-from penstock.gateway.guardrails import KEEP_ALIVE, Guards, StreamBlocked, StreamGuard
+from penstock.gateway.guardrails import KEEP_ALIVE, ContentPolicy, StreamBlocked, StreamGuard
 from penstock.gateway.relay.decompression import CODINGS, PIECE_BYTES, Decompressor
 from penstock.gateway.relay.model_names import ModelNames
 from penstock.gateway.relay.response_stream import ResponseStream
@@ -139,7 +139,7 @@ class UpstreamAttempt:
         self._queued: list[Frame] = []
         """Frames that arrived meanwhile."""
         self._last_sent_at = 0.0
-        self._guards: Guards | None = None
+        self._guards: ContentPolicy | None = None
         self._model_names: ModelNames | None = None
         self._strips_usage = False
         self._edits_frames = False
@@ -166,7 +166,7 @@ class UpstreamAttempt:
         self.exchange = exchange = Exchange(message, self._on_end)
         exchange.on_data = self._on_data
 
-    def prepare(self, guards: Guards | None, alias: str | None, *, strips_usage: bool) -> None:
+    def prepare(self, guards: ContentPolicy | None, alias: str | None, *, strips_usage: bool) -> None:
         """Set the output guardrails for a stream, and the `alias` that replaces the model name in it. `strips_usage` says
         that the caller did not ask for the event with the usage."""
         self._guards = guards

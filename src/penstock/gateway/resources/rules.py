@@ -7,8 +7,8 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from penstock.gateway.guardrail_patterns import DETECTOR_NAMES, regex_error
 from penstock.gateway.resources.fields import Fields
+from penstock.gateway.resources.guardrail_patterns import DETECTOR_NAMES, regex_error
 from penstock.gateway.resources.snapshot import AttachmentScope, GuardrailSpec, Pattern, Policy
 
 __all__ = ["Attachment", "attach", "attachment", "attachment_order", "guardrail", "policy"]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from penstock.gateway.guardrails import Guards
+from penstock.gateway.guardrails import ContentPolicy
 from penstock.gateway.resources.config import GuardrailMode
 from penstock.gateway.resources.snapshot import CallerKey, GuardrailSpec, Model, Snapshot
 
-__all__ = ["AttachedGuards"]
+__all__ = ["ContentPolicies"]
 
 _MAX_CACHED = 8192
 
 
-class AttachedGuards:
+class ContentPolicies:
     """The compiled guardrails of a snapshot, by the key and the model of a request. The constructor raises
     `GuardrailErrors` with every configuration error."""
 
@@ -19,11 +19,11 @@ class AttachedGuards:
         self._specs = snapshot.guardrails
         self._mode = mode
         self._has_attachments = any(spec.attached_to is not None for spec in self._specs)
-        self._by_names: dict[tuple[str, ...], Guards | None] = {}
-        self._by_request: dict[tuple[str, str], Guards | None] = {}
+        self._by_names: dict[tuple[str, ...], ContentPolicy | None] = {}
+        self._by_request: dict[tuple[str, str], ContentPolicy | None] = {}
         self._all = self._compile(self._specs)
 
-    def for_request(self, key: CallerKey, model: Model) -> Guards | None:
+    def for_request(self, key: CallerKey, model: Model) -> ContentPolicy | None:
         """Return the guardrails for requests of a key to a model; None if there are none."""
         if not self._has_attachments:
             return self._all
@@ -34,11 +34,11 @@ class AttachedGuards:
             self._by_request[subject] = self._compile(tuple(spec for spec in self._specs if _applies(spec, key, model)))
         return self._by_request[subject]
 
-    def _compile(self, specs: tuple[GuardrailSpec, ...]) -> Guards | None:
+    def _compile(self, specs: tuple[GuardrailSpec, ...]) -> ContentPolicy | None:
         names = tuple(spec.name for spec in specs)
         if names not in self._by_names:
-            guards = Guards(specs, self._mode)
-            self._by_names[names] = guards if guards.has_input or guards.has_output else None
+            policy = ContentPolicy(specs, self._mode)
+            self._by_names[names] = policy if policy.has_input or policy.has_output else None
         return self._by_names[names]
 
 

@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 
 import regex
 
+from penstock.gateway.dialects.texts import DELTA
 from penstock.gateway.guardrails.chain import Chain, Rule
-from penstock.gateway.guardrails.events import DELTA
 from penstock.gateway.guardrails.inspection import MatchCounts
 from penstock.gateway.guardrails.normalise import IGNORABLE, TOO_MANY_IGNORABLES, normalise, normalised_starts
 from penstock.gateway.guardrails.search_budget import InspectionTimeout, SearchBudgets
-from penstock.gateway.guardrails.search_texts import DERIVED
+from penstock.gateway.guardrails.text_views import DERIVED
 
-__all__ = ["NormalisedSearch", "TextSearch"]
+__all__ = ["IncrementalSearch", "NormalisedSearch"]
 
 _NUMBER = regex.compile("[0-9+]")
 _TRAILING_IGNORABLES = re.compile(f"[{IGNORABLE}]*\\Z")
@@ -27,7 +27,7 @@ _SPARE = 256
 _NO_MASKS: list[tuple[int, int, Rule]] = []
 
 
-class TextSearch:
+class IncrementalSearch:
     """The search of one form of a text: its last characters, and how far each rule has searched them."""
 
     __slots__ = (
@@ -61,9 +61,9 @@ class TextSearch:
         self.end = self.decided = 0
         self.folded_end = self.folded_decided = 0
 
-    def copy(self, source: str) -> TextSearch:
+    def copy(self, source: str) -> IncrementalSearch:
         """Return a search of another form that starts here. Both forms are equal so far."""
-        other = TextSearch(self._chain, self._match_counts, self._budgets, source)
+        other = IncrementalSearch(self._chain, self._match_counts, self._budgets, source)
         for name in ("_suffix", "base", "decided", "end", "folded_decided", "folded_end", "text"):
             setattr(other, name, getattr(self, name))
         other._fold(self.text)
@@ -73,7 +73,7 @@ class TextSearch:
     @classmethod
     def continuing(
         cls, chain: Chain, match_counts: MatchCounts, budgets: SearchBudgets, source: str, text: str
-    ) -> TextSearch:
+    ) -> IncrementalSearch:
         """Return a search of the text that follows `text`, for matches that begin where `text` is not decided."""
         search = cls(chain, match_counts, budgets, source)
         search.text, search.end = text, len(text)
@@ -101,8 +101,8 @@ class TextSearch:
             self.folded_end += len(folded)
             suffix = self._suffix
             unsearched = suffix + folded
-            for guard in literals.matching_guards(unsearched, len(suffix)):
-                guard.record_block(self._match_counts, self._source)
+            for guardrail in literals.matching_guardrails(unsearched, len(suffix)):
+                guardrail.record_block(self._match_counts, self._source)
             self._suffix = suffix = literals.literals.partial_suffix(unsearched)
             self.folded_decided = self.folded_end - len(suffix)
         if chain.rules:
@@ -170,12 +170,12 @@ class TextSearch:
                     return start  # the match may continue, even beyond the configured length
                 cursor = end if end > start else start + 1
                 if rule.blocks:
-                    rule.guard.record_block(self._match_counts, self._source)
+                    rule.guardrail.record_block(self._match_counts, self._source)
                 elif first < last:
-                    rule.guard.record_mask(self._match_counts, self._source)
+                    rule.guardrail.record_mask(self._match_counts, self._source)
                     masks.append((base + first, base + last, rule))
         except InspectionTimeout:
-            rule.guard.record_timeout(self._match_counts)
+            rule.guardrail.record_timeout(self._match_counts)
         return max(cursor, undecided)
 
     def _drop(self, lowest: int) -> None:
@@ -209,7 +209,7 @@ class NormalisedSearch:
 
     __slots__ = ("_ignorables", "_pieces", "search")
 
-    def __init__(self, raw: TextSearch) -> None:
+    def __init__(self, raw: IncrementalSearch) -> None:
         self.search = raw.copy(DELTA + DERIVED)
         self._pieces = deque([_Piece(raw.base, raw.base, raw.text)])
         self._ignorables = ""

@@ -17,14 +17,15 @@ from itertools import accumulate
 
 import orjson
 
+from penstock.gateway.dialects.media import decode_payload
+from penstock.gateway.dialects.texts import InspectedText, TextRef
 from penstock.gateway.guardrails.normalise import (
     TOO_MANY_IGNORABLES,
     normalise,
     normalised_starts,
 )
-from penstock.gateway.guardrails.texts import InspectedText, TextRef, decode_payload
 
-__all__ = ["DERIVED", "MAX_LEVELS", "SearchText", "build_search_texts", "escape", "search_texts_of", "starts_like_json"]
+__all__ = ["DERIVED", "MAX_LEVELS", "TextView", "build_views", "escape", "starts_like_json", "views_of"]
 
 MAX_LEVELS = 8
 """JSON inside a string of JSON inside a string of JSON, and so on."""
@@ -57,7 +58,7 @@ def escape(text: str) -> str:
     return orjson.dumps(text)[1:-1].decode()
 
 
-class SearchText:
+class TextView:
     """A string to search, and the mapping of its positions to the inspected text that it comes from."""
 
     __slots__ = ("_base", "_parts", "_span", "_starts", "_starts_of", "accepts", "index", "level", "source", "text")
@@ -67,7 +68,7 @@ class SearchText:
         text: str,
         source: str,
         index: int,
-        base: SearchText | int = 0,
+        base: TextView | int = 0,
         starts_of: _Starts | None = None,
         *,
         level: int = 0,
@@ -94,7 +95,7 @@ class SearchText:
 
     def source_span(self, first: int, last: int) -> tuple[int, int]:
         base = self._base
-        if not isinstance(base, SearchText):
+        if not isinstance(base, TextView):
             return first + base, last + base
         if self._span is not None:
             return base.source_span(*self._span)
@@ -112,106 +113,100 @@ class SearchText:
     def escape_token(self, token: str) -> str:
         """Escape the token once per JSON level, so that it is valid where it is written."""
         root = self
-        while isinstance(root._base, SearchText):
+        while isinstance(root._base, TextView):
             root = root._base
         for _ in range(self.level or starts_like_json(root.text)):
             token = escape(token)
         return token
 
 
-def build_search_texts(texts: Sequence[InspectedText]) -> tuple[list[SearchText], bool]:
+def build_views(texts: Sequence[InspectedText]) -> tuple[list[TextView], bool]:
     """Return the search texts of the texts, and whether a text hides more than they show."""
-    search_texts: list[SearchText] = []
+    views: list[TextView] = []
     hidden = False
     for index, inspected in enumerate(texts):
         if isinstance(inspected, TextRef):
-            hidden |= search_texts_of(search_texts, inspected.text, inspected.source, index)
+            hidden |= views_of(views, inspected.text, inspected.source, index)
             continue
         strings = ["".join([ref.text for ref in part]) for part in inspected.parts]
         source = inspected.parts[0][0].source
         offset = 0
         for text in strings:
-            hidden |= search_texts_of(search_texts, text, source, index, offset)
+            hidden |= views_of(views, text, source, index, offset)
             offset += len(text)
         if len(strings) > 1:
-            _add_joined(search_texts, strings, source, index)
-    return search_texts, hidden
+            _add_joined(views, strings, source, index)
+    return views, hidden
 
 
-def search_texts_of(
-    search_texts: list[SearchText], text: str, source: str, index: int, offset: int = 0, *, decode: bool = False
+def views_of(
+    views: list[TextView], text: str, source: str, index: int, offset: int = 0, *, decode: bool = False
 ) -> bool:
     """Add the search texts of a text. Return whether it hides more than they show. `decode`: it is known to contain JSON."""
-    root = SearchText(text, source, index, offset)
-    search_texts.append(root)
+    root = TextView(text, source, index, offset)
+    views.append(root)
     if text.isascii():
         if "\\" not in text and "data:" not in text and "DATA:" not in text:
             return False
         hidden = False
     else:
-        hidden = _add_normalised(search_texts, root)
+        hidden = _add_normalised(views, root)
     if "\\" in text and (decode or starts_like_json(text) or UNICODE_ESCAPE.search(text) is not None):
-        hidden |= _add_levels(search_texts, root)
+        hidden |= _add_levels(views, root)
     if "data:" in text or "DATA:" in text:
-        _add_data_urls(search_texts, root)
+        _add_data_urls(views, root)
     return hidden
 
 
-def _add_normalised(search_texts: list[SearchText], base: SearchText) -> bool:
+def _add_normalised(views: list[TextView], base: TextView) -> bool:
     text = base.text
     normal = normalise(text)
     if normal == text:
         return False
-    search_texts.append(
-        SearchText(normal, base.source + DERIVED, base.index, base, normalised_starts, level=base.level)
-    )
-    _add_tags(search_texts, base)
+    views.append(TextView(normal, base.source + DERIVED, base.index, base, normalised_starts, level=base.level))
+    _add_tags(views, base)
     return TOO_MANY_IGNORABLES.search(text) is not None
 
 
-def _add_tags(search_texts: list[SearchText], base: SearchText) -> None:
+def _add_tags(views: list[TextView], base: TextView) -> None:
     for tags in TAGS.finditer(base.text):
         plain = "".join([chr(ord(character) - 0xE0000) for character in tags[0]])
-        search_texts.append(
-            SearchText(plain, base.source + DERIVED, base.index, base, level=base.level, span=tags.span())
-        )
+        views.append(TextView(plain, base.source + DERIVED, base.index, base, level=base.level, span=tags.span()))
 
 
-def _add_levels(search_texts: list[SearchText], root: SearchText) -> bool:
+def _add_levels(views: list[TextView], root: TextView) -> bool:
     base = root
     hidden = False
     for level in range(1, MAX_LEVELS + 1):
         text = _ESCAPE.sub(_decode, base.text)
         if text == base.text:
             return hidden
-        base = SearchText(text, base.source + DERIVED, root.index, base, _unescaped_starts, level=level)
-        search_texts.append(base)
+        base = TextView(text, base.source + DERIVED, root.index, base, _unescaped_starts, level=level)
+        views.append(base)
         if not text.isascii():
-            hidden |= _add_normalised(search_texts, base)
+            hidden |= _add_normalised(views, base)
         if "data:" in text:
-            _add_data_urls(search_texts, base)
+            _add_data_urls(views, base)
     return hidden or _DEEPER_ESCAPE.search(base.text) is not None
 
 
-def _add_data_urls(search_texts: list[SearchText], base: SearchText) -> None:
+def _add_data_urls(views: list[TextView], base: TextView) -> None:
     for url in DATA_URL.finditer(base.text):
         plain = decode_payload(url[2], encoded=url[1] is not None)
         if plain:
-            search_text = SearchText(plain, base.source + DERIVED, base.index, base, level=base.level, span=url.span())
-            search_texts.append(search_text)
+            view = TextView(plain, base.source + DERIVED, base.index, base, level=base.level, span=url.span())
+            views.append(view)
             if not plain.isascii():
-                _add_normalised(search_texts, search_text)
+                _add_normalised(views, view)
 
 
-def _add_joined(search_texts: list[SearchText], strings: list[str], source: str, index: int) -> None:
-    joined = SearchText("".join(strings), source, index, parts=strings)
-    search_texts.append(joined)
+def _add_joined(views: list[TextView], strings: list[str], source: str, index: int) -> None:
+    joined = TextView("".join(strings), source, index, parts=strings)
+    views.append(joined)
     if not joined.text.isascii():
         normal = [normalise(text) for text in strings]
         if normal != strings:
-            search_texts.append(
-                SearchText("".join(normal), source + DERIVED, index, joined, normalised_starts, parts=normal)
-            )
+            views.append(TextView("".join(normal), source + DERIVED, index, joined, normalised_starts, parts=normal))
 
 
 def _decode(match: re.Match[str]) -> str:
