@@ -7,7 +7,6 @@ import contextlib
 import os
 import select
 import sys
-import time
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
 
@@ -16,7 +15,7 @@ from penstock.cli.terminal import terminal_width
 from penstock.runs.runner import RunProgress
 from penstock.schedule.phase import Phase
 
-__all__ = ["Display", "WaitingLine", "step_progress"]
+__all__ = ["Display", "StatusLine", "step_progress"]
 
 _TERMINAL_INTERVAL_NS = 250_000_000
 _PLAIN_INTERVAL_NS = 5_000_000_000
@@ -122,20 +121,20 @@ class Display:
             self._out((_CLEAR if self._tty else "") + line + "\n", wait)
 
 
-class WaitingLine:
-    """Shows how long the command waits for the server: one line on a terminal, a line every few seconds elsewhere."""
+class StatusLine:
+    """A line about work without requests. On a terminal it is rewritten; elsewhere a new one appears every few seconds."""
 
     def __init__(self) -> None:
         self._tty = _can_redraw()
-        self._due = 0.0
+        self._due = 0
         self._shown = False
 
-    def __call__(self, seconds: float, timeout: float, reason: str) -> None:
-        if seconds < self._due:
+    def show(self, line: str) -> None:
+        now = monotonic_ns()
+        if now < self._due:
             return
-        self._due = seconds + (_TERMINAL_INTERVAL_NS if self._tty else _PLAIN_INTERVAL_NS) / 1e9
+        self._due = now + (_TERMINAL_INTERVAL_NS if self._tty else _PLAIN_INTERVAL_NS)
         self._shown = True
-        line = f"Waiting for the server: {seconds:.0f} of {timeout:g} s; {reason}"
         if self._tty:
             sys.stdout.write(_CLEAR + line[: (terminal_width(sys.stdout) or 80) - 1])
         else:
@@ -177,19 +176,13 @@ def step_progress(task: str, enabled: bool) -> Callable[[int, int], None] | None
     """Return a progress callback for work before or after the load. It rewrites one line, on a terminal only."""
     if not enabled or not _can_redraw():
         return None
-    began = time.monotonic()
-    last_shown = [0.0]
+    began = monotonic_ns()
+    line = StatusLine()
 
     def show(done: int, total: int) -> None:
-        now = time.monotonic()
-        if now - began < 0.5:
-            return
         if done >= total:
-            sys.stdout.write(_CLEAR)
-        elif now - last_shown[0] >= 0.25:
-            last_shown[0] = now
-            line = f"{task}: {done}/{total} {done / total:.0%}"
-            sys.stdout.write(_CLEAR + line[: (terminal_width(sys.stdout) or 80) - 1])
-        sys.stdout.flush()
+            line.clear()
+        elif monotonic_ns() - began >= 2 * _TERMINAL_INTERVAL_NS:
+            line.show(f"{task}: {done}/{total} {done / total:.0%}")
 
     return show

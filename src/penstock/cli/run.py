@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING
 
 from penstock.cli import interrupts
-from penstock.cli.progress import Display, WaitingLine, step_progress
+from penstock.cli.progress import Display, StatusLine, step_progress
 from penstock.cli.run_report import parse_assertions, report_run
 from penstock.datasets.load import Dataset
 from penstock.endpoints.base import Endpoint
@@ -115,11 +115,11 @@ class TerminalObserver(Observer):
         self._runner: Runner | None = None
         self._kept: list[tuple[IO[str], str]] = []
         """Lines to print once the dashboard has left the terminal."""
-        self._waiting = WaitingLine() if self._show_progress else None
+        self._waiting = StatusLine() if self._show_progress else None
 
     def waiting(self, seconds: float, timeout: float, reason: str) -> None:
         if self._waiting is not None:
-            self._waiting(seconds, timeout, reason)
+            self._waiting.show(f"Waiting for the server: {seconds:.0f} of {timeout:g} s; {reason}")
 
     def waited(self) -> None:
         if self._waiting is not None:

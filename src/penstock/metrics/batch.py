@@ -26,26 +26,8 @@ Selection = NDArray[np.bool_]
 Indexes = NDArray[np.intp]
 _NOTHING: list[int] = []
 _WHOLE_FIELDS = (
-    "phase",
-    "number",
-    "conversation",
-    "turn",
-    "worker",
-    "url",
-    "intended",
-    "issued",
-    "start",
-    "end",
-    "dns_ns",
-    "connect_ns",
-    "reused",
-    "retries",
-    "streamed",
-    "cancelled",
-    "bytes_sent",
-    "bytes_received",
-    "reads",
-    "redirects",
+    *("phase", "number", "conversation", "turn", "worker", "url", "intended", "issued", "start", "end", "dns_ns"),
+    *("connect_ns", "reused", "retries", "streamed", "cancelled", "bytes_sent", "bytes_received", "reads", "redirects"),
     "images",
 )
 """Fields of a record that are always whole numbers or flags."""
@@ -84,63 +66,25 @@ class Batch:
     def __init__(self, records: Sequence[Record]) -> None:
         self.records = records
         self.size = len(records)
-
-    @cached_property
-    def _whole(self) -> dict[str, Values]:
-        """The fields in `_WHOLE_FIELDS`. They are read together: most of the time is spent on loading the records."""
+        # The fields are read together, because most of the time is spent on loading the records.
         count = len(_WHOLE_FIELDS)
-        rows = np.fromiter(chain.from_iterable(map(_get_whole, self.records)), np.int64, count * self.size)
+        rows = np.fromiter(chain.from_iterable(map(_get_whole, records)), np.int64, count * self.size)
         columns = np.ascontiguousarray(rows.reshape(self.size, count).T, dtype=np.float64)
-        return dict(zip(_WHOLE_FIELDS, columns, strict=True))
+        self._whole: dict[str, Values] = dict(zip(_WHOLE_FIELDS, columns, strict=True))
+        self.start, self.end = self._whole["start"], self._whole["end"]
+        self.intended, self.issued = self._whole["intended"], self._whole["issued"]
+        self.turn, self.redirects = self._whole["turn"], self._whole["redirects"]
+        self.connect, self.bytes_sent = self._whole["connect_ns"], self._whole["bytes_sent"]
+        self.streamed, self.cancelled = self._whole["streamed"] > 0, self._whole["cancelled"] > 0
 
     def get(self, name: str) -> Values:
         """Return a field of the records that is a number or None."""
         found = self._whole.get(name)
         return column(list(map(attrgetter(name), self.records))) if found is None else found
 
-    @property
-    def start(self) -> Values:
-        return self._whole["start"]
-
-    @property
-    def end(self) -> Values:
-        return self._whole["end"]
-
-    @property
-    def intended(self) -> Values:
-        return self._whole["intended"]
-
-    @property
-    def issued(self) -> Values:
-        return self._whole["issued"]
-
     @cached_property
     def sent(self) -> Values:
         return self.get("sent")
-
-    @property
-    def connect(self) -> Values:
-        return self._whole["connect_ns"]
-
-    @property
-    def bytes_sent(self) -> Values:
-        return self._whole["bytes_sent"]
-
-    @property
-    def redirects(self) -> Values:
-        return self._whole["redirects"]
-
-    @property
-    def turn(self) -> Values:
-        return self._whole["turn"]
-
-    @cached_property
-    def streamed(self) -> Selection:
-        return self._whole["streamed"] > 0
-
-    @cached_property
-    def cancelled(self) -> Selection:
-        return self._whole["cancelled"] > 0
 
     @cached_property
     def failed(self) -> Selection:

@@ -15,6 +15,7 @@ from penstock.secrets import Secret, redact_url
 from penstock.settings.api_key import KEY_FIELDS, default_key, read_key
 from penstock.settings.artifact_folder import artifact_folder
 from penstock.settings.endpoint_types import Declaration, EndpointType, load_endpoint
+from penstock.settings.flag_rules import check_rules
 from penstock.settings.flag_values import ParsedArguments, ValueList
 from penstock.settings.model_shares import model_shares
 from penstock.settings.proxy import parse_proxy
@@ -81,7 +82,7 @@ def resolve(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
                 prefix=folder_prefix,
             ),
         ),
-        readiness=_readiness(parsed),
+        readiness=ReadinessSettings(**parsed.section("readiness")),
         server_calls=_server_calls(parsed),
         experiment=_experiment(parsed),
         telemetry=telemetry(parsed),
@@ -145,10 +146,6 @@ def _endpoint(parsed: ParsedArguments, endpoint_type: EndpointType) -> EndpointS
         fields["api_key"] = read_key(field, fields[field], str(spelling(f"endpoint.{field}")))
     if "proxy" in fields:
         parse_proxy(fields["proxy"], str(spelling("endpoint.proxy")))
-        if fields.get("trust_env"):
-            raise UserError(
-                f"{spelling('endpoint.proxy')} and {spelling('endpoint.trust_env')} both set the proxy; keep one."
-            )
         fields["proxy"] = Secret(fields["proxy"])
     if "extra" in fields:
         fields["extra"] = _merged(fields["extra"], str(spelling("endpoint.extra")))
@@ -163,27 +160,8 @@ def _endpoint(parsed: ParsedArguments, endpoint_type: EndpointType) -> EndpointS
     return endpoint
 
 
-def _readiness(parsed: ParsedArguments) -> ReadinessSettings:
-    readiness = ReadinessSettings(**parsed.section("readiness"))
-    adjusting = next((name for name in ("mode", "interval_s") if f"readiness.{name}" in parsed.values), None)
-    if adjusting is not None and not readiness.timeout_s:
-        raise UserError(
-            f"{parsed.spellings[f'readiness.{adjusting}']} says how to wait for the server, but --wait-for-model-timeout, the "
-            "time to wait, is missing; give both or neither."
-        )
-    return readiness
-
-
 def _server_calls(parsed: ParsedArguments) -> ServerCallSettings:
     fields = parsed.section("server_calls")
-    for switch, flag, adjusting in (
-        ("reset_cache", "--reset-kv-cache", ("reset_path", "reset_timeout_s")),
-        ("profiler", "--server-profiler", ("start_path", "stop_path", "profiler_timeout_s")),
-    ):
-        for name in adjusting:
-            if name in fields and not fields.get(switch):
-                spelling = parsed.spellings[f"server_calls.{name}"]
-                raise UserError(f"{spelling} adjusts {flag}, but {flag} is missing; give both or neither.")
     for name in ("reset_path", "start_path", "stop_path"):
         if name in fields:
             _check_path(fields[name], parsed.spellings[f"server_calls.{name}"])
@@ -308,13 +286,9 @@ _SYNTHETIC_ONLY = {
 
 def resolve_load(parsed: ParsedArguments) -> LoadSettings:
     _refuse_lists(parsed)
+    check_rules(parsed)
     fields = parsed.section("load")
     spelling = parsed.spellings.get
-    if "grace_s" in fields and "duration_s" not in fields:
-        raise UserError(
-            f"{spelling('load.grace_s')} begins when --benchmark-duration ends, but --benchmark-duration is missing; give "
-            "both or neither."
-        )
     schedule = _schedule(parsed)
     fields = {name: value for name, value in fields.items() if not name.startswith("schedule.")}
     _check_rates(parsed, fields)
@@ -353,27 +327,12 @@ def _check_rates(parsed: ParsedArguments, fields: dict[str, Any]) -> None:
             )
     if "smoothness" in fields and pattern not in (None, "gamma"):
         raise UserError(f"{spelling('load.smoothness')} shapes gamma arrivals, not {pattern}; leave one of them out.")
-    if "rate_series" in fields and "rate_ramp_s" in fields:
-        raise UserError(
-            f"{spelling('load.rate_ramp_s')} and {spelling('load.rate_series')} both change the rate over time; keep one of "
-            "them."
-        )
-    for name, base, flag in _NEEDS:
-        if name in fields and base not in fields:
-            raise UserError(f"{spelling(f'load.{name}')} adjusts {flag}, but {flag} is missing; give both or neither.")
     if fields.get("prefill_concurrency", 0) > fields.get("concurrency", math.inf):
         raise UserError(
             f"{spelling('load.prefill_concurrency')} {fields['prefill_concurrency']} is above --concurrency "
             f"{fields['concurrency']}, so it would never be reached; lower it."
         )
 
-
-_NEEDS = (
-    ("concurrency_ramp_s", "concurrency", "--concurrency"),
-    ("prefill_ramp_s", "prefill_concurrency", "--prefill-concurrency"),
-    ("cancellation_delay_s", "cancellation_percent", "--request-cancellation-rate"),
-)
-"""Fields that adjust another one, and the flag of that."""
 
 _ADJUSTS = {
     "arrivals": "sets the gaps between the requests",
@@ -459,14 +418,7 @@ def _experiment(parsed: ParsedArguments) -> ExperimentSettings:
             f"{spelling('experiment.order')} orders the repeated runs of a sweep; give --num-profile-runs and a list of values "
             "too, or leave it out."
         )
-    if settings.convergence_metric is None:
-        for name in ("convergence_stat", "convergence_mode", "convergence_limit"):
-            if name in fields:
-                raise UserError(
-                    f"{spelling(f'experiment.{name}')} adjusts --convergence-metric, but --convergence-metric is missing; "
-                    "give both or neither."
-                )
-    elif settings.runs < MIN_RUNS:
+    if settings.convergence_metric is not None and settings.runs < MIN_RUNS:
         raise UserError(
             f"{spelling('experiment.convergence_metric')} needs at least {MIN_RUNS} runs to judge, but --num-profile-runs "
             f"is {settings.runs}."

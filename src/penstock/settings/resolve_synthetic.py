@@ -50,18 +50,15 @@ _PREFIX_FLAGS = {"prefixes": "--num-prefix-prompts", "prefix_tokens": "--prefix-
 
 def system_prompt(parsed: ParsedArguments) -> dict[str, str]:
     """Return the field `system` of `InputSettings` if there is a system prompt."""
-    targets = ("input.system", "input.system_file", "input.conversation.system_tokens")
-    given = [target for target in targets if target in parsed.values]
-    names = [parsed.spellings[target] for target in given]
-    if len(given) > 1:
-        raise UserError(f"{names[0]} and {names[1]} both set the system prompt; keep one of them.")
-    if not given or given[0] == targets[2]:
+    if "input.system" in parsed.values:
+        name, text = parsed.spellings["input.system"], parsed.values["input.system"]
+    elif "input.system_file" in parsed.values:
+        name = parsed.spellings["input.system_file"]
+        text = _content(parsed.values["input.system_file"], name)
+    else:
         return {}
-    text = parsed.values[given[0]]
-    if given[0] == targets[1]:
-        text = _content(text, names[0])
     if not text.strip():
-        raise UserError(f"The system prompt of {names[0]} is empty; leave the flag out.")
+        raise UserError(f"The system prompt of {name} is empty; leave the flag out.")
     return {"system": text}
 
 
@@ -79,32 +76,13 @@ def length_shape(parsed: ParsedArguments) -> dict[str, Any]:
     """Return the fields of `InputSettings` that say how lengths are distributed, other than means and deviations."""
     spelling, values = parsed.spellings.get, parsed.values
     fields: dict[str, Any] = {}
-    for name, excluded in _SHAPES.items():
-        for other in excluded:
-            if f"input.{name}" in values and f"input.{other}" in values:
-                raise UserError(
-                    f"{spelling(f'input.{name}')} and {spelling(f'input.{other}')} both set the lengths; keep one of them."
-                )
     if "input.length_pairs" in values:
         name = str(spelling("input.length_pairs"))
         fields["length_pairs"] = read_length_pairs(values["input.length_pairs"], name)
     if "input.range_ratio" in values:
         style = values.get("input.range_style", "vllm")
         fields["range_ratio"] = read_range_ratio(values["input.range_ratio"], style, str(spelling("input.range_ratio")))
-    elif "input.range_style" in values:
-        raise UserError(
-            f"{spelling('input.range_style')} says how to read --random-range-ratio, but --random-range-ratio is missing; "
-            "give both or neither."
-        )
     return fields
-
-
-_LENGTHS = ("input_tokens_mean", "input_tokens_stddev", "output_tokens_mean", "output_tokens_stddev")
-_SHAPES = {
-    "length_pairs": (*_LENGTHS, "range_ratio"),
-    "range_ratio": ("input_tokens_stddev", "output_tokens_stddev"),
-}
-"""Fields that contradict each distribution of lengths."""
 
 
 def images(parsed: ParsedArguments) -> ImageSettings:

@@ -23,17 +23,12 @@ def telemetry(parsed: ParsedArguments) -> TelemetrySettings:
     fields = parsed.section("telemetry")
     spelling = parsed.spellings.get
     if "server_metrics" in fields:
-        if "no_server_metrics" in fields:
-            raise UserError("--server-metrics and --no-server-metrics contradict each other; keep one of them.")
         name = str(spelling("telemetry.server_metrics"))
         fields["server_metrics"] = tuple(dict.fromkeys(metrics_url(text, name) for text in fields["server_metrics"]))
     if "server_metrics_formats" in fields:
         name = str(spelling("telemetry.server_metrics_formats"))
-        _require_server_metrics(fields, name)
         fields["server_metrics_formats"] = _formats(fields["server_metrics_formats"], name)
     if "gpu" in fields:
-        if "no_gpu_telemetry" in fields:
-            raise UserError("--gpu-telemetry and --no-gpu-telemetry contradict each other; keep one of them.")
         fields["gpu"] = _gpu_sources(fields["gpu"], str(spelling("telemetry.gpu")))
     if "interval_s" in fields and "server_metrics" not in fields and "gpu" not in fields:
         raise UserError(
@@ -43,11 +38,6 @@ def telemetry(parsed: ParsedArguments) -> TelemetrySettings:
         raise UserError(
             f"{spelling('telemetry.network_ms')} gives the round trip, which {spelling('telemetry.probe_network')} measures; "
             "keep one of them."
-        )
-    if "ping_interval_s" in fields and not fields.get("probe_network"):
-        raise UserError(
-            f"{spelling('telemetry.ping_interval_s')} adjusts --network-latency-automatic, but that flag is missing; give both "
-            "or neither."
         )
     return TelemetrySettings(**fields)
 
@@ -75,11 +65,6 @@ def _gpu_sources(texts: list[str], spelling: str) -> tuple[str, ...]:
         require_extra("gpu", f"{spelling} {_NVML}", _NVML)
     names = [_NVML if text.lower() == _NVML else metrics_url(text, spelling) for text in texts]
     return tuple(dict.fromkeys(names or _DCGM_DEFAULTS))
-
-
-def _require_server_metrics(fields: dict[str, object], spelling: str) -> None:
-    if "server_metrics" not in fields:
-        raise UserError(f"{spelling} adjusts --server-metrics, but --server-metrics is missing; give both or neither.")
 
 
 def _formats(texts: list[str], spelling: str) -> tuple[str, ...]:

@@ -23,11 +23,6 @@ def check_users(parsed: ParsedArguments, fields: dict[str, Any]) -> None:
     """Raise `UserError` if the fields of the load do not describe users that can hold conversations."""
     spelling = parsed.spellings.get
     if "user_rate" not in fields:
-        if "users" in fields:
-            raise UserError(
-                f"{spelling('load.users')} is the number of users of --user-centric-rate, but --user-centric-rate is missing; "
-                "give both or neither."
-            )
         return
     name = spelling("load.user_rate")
     if "users" not in fields:

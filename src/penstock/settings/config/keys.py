@@ -71,6 +71,11 @@ Row = str | Distribution | Inverted | Refused | Special | Alias | Mapping[str, "
 """A string is the flag of the key, a mapping the keys of a section. The key "" is that of a scalar in place of the section."""
 Section = Mapping[str, Row]
 
+
+def _refused(names: str) -> dict[str, Row]:
+    return dict.fromkeys(names.split(), Refused())
+
+
 _MODELS = Special("models", ("--model-names", "--model-selection-strategy", "--model-weights"))
 _ISL = Distribution("--prompt-input-tokens-mean", "--prompt-input-tokens-stddev")
 _OSL = Distribution("--prompt-output-tokens-mean", "--prompt-output-tokens-stddev")
@@ -254,19 +259,12 @@ _ANY_PHASE: Final[Section] = {
     "kind": Special("phase_kind"),
     "seamless": Refused(),
     "timing_mode": Refused("type says the same"),
-    "sla": Refused(),
-    "adaptive_scale": Refused(),
-    "adaptive_sustain_duration": Refused(),
-    "adaptive_assessment_period": Refused(),
-    "adaptive_min_completed_requests": Refused(),
-    "adaptive_control_variable": Refused(),
-    "adaptive_control_min": Refused(),
-    "adaptive_control_max": Refused(),
-    "adaptive_scale_strategy_type": Refused(),
-    "adaptive_scale_step_policy": Refused(),
-    "adaptive_scale_base_step": Refused(),
-    "adaptive_scale_max_step_multiplier": Refused(),
-    "adaptive_scale_step_percent": Refused(),
+    **_refused(
+        "sla adaptive_scale adaptive_sustain_duration adaptive_assessment_period "
+        "adaptive_min_completed_requests adaptive_control_variable adaptive_control_min adaptive_control_max "
+        "adaptive_scale_strategy_type adaptive_scale_step_policy adaptive_scale_base_step "
+        "adaptive_scale_max_step_multiplier adaptive_scale_step_percent"
+    ),
     "trajectory_start_min_ratio": "--trajectory-start-min-ratio",
     "trajectory_start_max_ratio": "--trajectory-start-max-ratio",
     "burst_phase_starts": "--burst-phase-starts",
@@ -368,9 +366,7 @@ BENCHMARK: Final[Section] = {
         "communication": Refused(),
         "api_port": "--api-port",
         "api_host": "--api-host",
-        "dataset_api_base_url": Refused(),
-        "workers_per_pod": Refused(),
-        "record_processors_per_pod": Refused(),
+        **_refused("dataset_api_base_url workers_per_pod record_processors_per_pod"),
         "workers_min": Refused("workers sets their number"),
         "stats_interval": "--stats-interval",
     },
@@ -457,30 +453,20 @@ KEYS: Final[Section] = {
         "error_rate_sla": "--error-rate-sla",
         "slo_attainment_fraction": "--slo-attainment-fraction",
         "runs": "--variant",
-        "samples": Refused(),
-        "seed": Refused(),
-        "dimensions": Refused(),
-        "label_format": Refused(),
-        "scramble": Refused(),
-        "optimization": Refused(),
+        **_refused("samples seed dimensions label_format scramble optimization"),
         "planner": "--search-planner",
         "search_space": "--search-space",
         "objectives": "--search-metric",
         "outcome_constraints": "--search-sla",
         "max_iterations": "--search-max-iterations",
         "n_initial_points": "--search-initial-points",
-        "plateau_window": Refused(),
-        "plateau_threshold": Refused(),
-        "improvement_patience": Refused(),
+        **_refused("plateau_window plateau_threshold improvement_patience"),
         "random_seed": "--search-random-seed",
         "optuna_sampler": "--optuna-sampler",
         "optuna_acquisition": "--optuna-acquisition",
         "optuna_terminator": "--optuna-terminator",
         "objective_pooling": "--search-percentile-pooling",
-        "monotonic_stability_trials": Refused(),
-        "sla_replicates": Refused(),
-        "sla_precision": Refused(),
-        "sla_warmup_seconds": Refused(),
+        **_refused("monotonic_stability_trials sla_replicates sla_precision sla_warmup_seconds"),
         "constraint_mode": "--bo-constraint-mode",
         "sla_tiers": "--search-sla-tier",
     },
