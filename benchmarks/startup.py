@@ -72,10 +72,11 @@ def help_text() -> bool:
 def prompts() -> bool:
     code = (
         "import time; t = time.monotonic()\n"
+        "from penstock.datasets.jsonl import FileErrors\n"
         "from penstock.datasets.synthetic import Synthetic\n"
         "from penstock.settings.schema import InputSettings\n"
         "from penstock.tokens.load import load\n"
-        "list(Synthetic(InputSettings(seed=1), 10_000, load('builtin', 'm').tokenizer))\n"
+        "list(Synthetic(InputSettings(seed=1), 10_000, load('builtin', 'm').tokenizer).read(FileErrors('')))\n"
         "print(time.monotonic() - t)"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=os.environ)

@@ -48,7 +48,7 @@ def test_plugins_of_two_packages_may_have_the_same_name(tmp_path: Path, monkeypa
 def test_packages_are_not_searched_without_a_plugin() -> None:
     program = (
         "import sys; before = set(sys.modules); import penstock.metrics.catalogue; "
-        "from penstock.datasets.registry import formats; formats(); print('importlib.metadata' in set(sys.modules) - before)"
+        "from penstock.datasets.formats import formats; formats(); print('importlib.metadata' in set(sys.modules) - before)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.completion import COMMAND_LINE, SHELLS, script
-from penstock.datasets.registry import FORMATS
+from penstock.datasets.formats import FORMATS
 from penstock.errors import UserError
 from penstock.settings.flags import ENDPOINT_TYPES, FLAGS
 from penstock.settings.parse import parse

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from penstock.datasets.detect_format import detect
-from penstock.datasets.registry import FORMATS, PLANNED, lookup
+from penstock.datasets.formats import FORMATS, PLANNED, lookup
 from penstock.errors import UserError
 from penstock.settings.schema import InputSettings
+from support.prompts import read_whole
 
 
 @pytest.mark.parametrize("name", ["single_turn", "SINGLE_TURN", "single-turn", "Single-Turn", "singleturn"])
@@ -44,7 +45,7 @@ def test_text_of_the_wrong_type_is_reported(tmp_path: Path, line: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(line)
     with pytest.raises(UserError, match="should be a"):
-        detect(str(path)).read(str(path), InputSettings())
+        read_whole(detect(str(path)).read(str(path), InputSettings()))
 
 
 def test_every_format_of_aiperf_is_built_or_planned() -> None:

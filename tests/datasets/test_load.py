@@ -11,6 +11,7 @@ from penstock.datasets.load import load
 from penstock.errors import UserError
 from penstock.settings.schema import InputSettings
 from penstock.tokens.tokenizer import Tokenizer
+from support.prompts import conversations_of
 
 
 def no_tokenizer() -> Tokenizer:
@@ -33,7 +34,7 @@ def test_corpus_is_refused_for_a_file_with_texts(tmp_path: Path) -> None:
 
 def test_dataset_without_a_file_is_synthetic(spaces: Tokenizer) -> None:
     made = load(InputSettings(seed=1, input_tokens_mean=4), 7, lambda: spaces)
-    assert (made.name, made.synthetic, len(list(made.conversations)), made.turns) == ("synthetic", True, 7, [1] * 7)
+    assert (made.name, made.synthetic, len(conversations_of(made)), made.turns) == ("synthetic", True, 7, [1] * 7)
     assert len(load(InputSettings(seed=1, input_tokens_mean=4, entries=3), 7, lambda: spaces).turns) == 3
 
 
@@ -41,19 +42,19 @@ def test_dataset_without_a_file_is_synthetic(spaces: Tokenizer) -> None:
 def test_file_is_read_without_a_tokenizer(file: str, name: str | None) -> None:
     dataset = load(InputSettings(file=file, format=name), 7, no_tokenizer)
     assert (dataset.name, dataset.synthetic, dataset.format) == ("prompts.jsonl", False, "single_turn")
-    assert [each.turns[0].texts for each in dataset.conversations] == [("a",), ("b",), ("c",), ("d",)]
-    assert [each.turns[0].output_tokens for each in dataset.conversations] == [None, 5, None, None]
+    assert [each.turns[0].texts for each in conversations_of(dataset)] == [("a",), ("b",), ("c",), ("d",)]
+    assert [each.turns[0].output_tokens for each in conversations_of(dataset)] == [None, 5, None, None]
     assert dataset.note is not None
     assert "does not use 'id'" in dataset.note
 
 
 def test_reply_length_of_a_line_overrides_that_of_the_run(file: str) -> None:
     settings = InputSettings(file=file, seed=3, output_tokens_mean=1000, output_tokens_stddev=50)
-    lengths = [each.turns[0].output_tokens or 0 for each in load(settings, 7, no_tokenizer).conversations]
+    lengths = [each.turns[0].output_tokens or 0 for each in conversations_of(load(settings, 7, no_tokenizer))]
     assert lengths[1] == 5
     assert all(700 < length < 1300 for length in (lengths[0], *lengths[2:]))
     assert len(set(lengths)) == 4
-    assert lengths == [each.turns[0].output_tokens for each in load(settings, 7, no_tokenizer).conversations]
+    assert lengths == [each.turns[0].output_tokens for each in conversations_of(load(settings, 7, no_tokenizer))]
 
 
 def test_reply_length_of_a_line_does_not_change_other_lines(file: str, tmp_path: Path) -> None:
@@ -63,7 +64,7 @@ def test_reply_length_of_a_line_does_not_change_other_lines(file: str, tmp_path:
     with_own, without = (
         [
             each.turns[0].output_tokens
-            for each in load(InputSettings(file=path, **settings), 7, no_tokenizer).conversations
+            for each in conversations_of(load(InputSettings(file=path, **settings), 7, no_tokenizer))
         ]
         for path in (file, str(plain))
     )
@@ -86,10 +87,12 @@ def test_system_prompt_is_added_to_the_conversations_of_a_file(tmp_path: Path) -
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "one"}\n{"text": "two"}\n')
     dataset = load(InputSettings(file=str(path), system="Be brief."), 1, no_tokenizer)
-    assert [each.system for each in dataset.conversations] == ["Be brief.", "Be brief."]
+    assert [each.system for each in conversations_of(dataset)] == ["Be brief.", "Be brief."]
     path.write_text('{"turns": [{"role": "system", "text": "x"}, {"text": "one"}], "session_id": "s"}\n')
     with pytest.raises(UserError, match="The conversation 's' of the file has a system prompt of its own"):
-        load(InputSettings(file=str(path), system="Be brief."), 1, no_tokenizer)
+        conversations_of(load(InputSettings(file=str(path), system="Be brief."), 1, no_tokenizer))
     path.write_text('{"messages": [{"role": "system", "content": "x"}], "session_id": "s"}\n')
     with pytest.raises(UserError, match="The conversation 's' of the file has a system prompt of its own"):
-        load(InputSettings(file=str(path), format="mooncake_trace", system="Be brief."), 1, no_tokenizer)
+        conversations_of(
+            load(InputSettings(file=str(path), format="mooncake_trace", system="Be brief."), 1, no_tokenizer)
+        )

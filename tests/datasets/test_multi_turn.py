@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from penstock.datasets.conversation import Conversation, Turn
+from penstock.datasets.dataset import ReadOptions
 from penstock.datasets.detect_format import detect
 from penstock.datasets.load import load
-from penstock.datasets.multi_turn import read
+from penstock.datasets.multi_turn import MultiTurn
 from penstock.errors import UserError
 from penstock.settings.schema import ConversationSettings, InputSettings
+from support.prompts import conversations_of, read_whole
 
 SETTINGS = InputSettings(seed=1)
 
@@ -31,7 +33,7 @@ def write(tmp_path: Path) -> Callable[..., str]:
 
 def error_of(path: str) -> str:
     with pytest.raises(UserError) as caught:
-        read(path, SETTINGS)
+        read_whole(MultiTurn(path, SETTINGS))
     return str(caught.value)
 
 
@@ -46,7 +48,7 @@ def test_turns_are_read_in_order_with_their_fields(write: Callable[..., str]) ->
         },
         {"turns": [{"text": "Alone"}]},
     )
-    first, second = read(path, SETTINGS).conversations
+    first, second = read_whole(MultiTurn(path, SETTINGS))
     assert first == Conversation(
         id="a",
         turns=(
@@ -65,13 +67,13 @@ def test_lines_of_one_session_are_one_conversation(write: Callable[..., str]) ->
         {"session_id": "x", "turns": [{"text": "b"}]},
         {"session_id": 7, "turns": [{"text": "c"}]},
     )
-    texts = {each.id: [turn.texts[0] for turn in each.turns] for each in read(path, SETTINGS).conversations}
+    texts = {each.id: [turn.texts[0] for turn in each.turns] for each in read_whole(MultiTurn(path, SETTINGS))}
     assert texts == {"7": ["a", "c"], "x": ["b"]}
 
 
 def test_leading_system_turn_becomes_the_system_prompt(write: Callable[..., str]) -> None:
     path = write({"turns": [{"role": "system", "texts": ["Be brief.", "Be kind."]}, {"text": "a"}, {"text": "b"}]})
-    (only,) = read(path, SETTINGS).conversations
+    (only,) = read_whole(MultiTurn(path, SETTINGS))
     assert only.system == "Be brief.\n\nBe kind."
     assert [turn.texts for turn in only.turns] == [("a",), ("b",)]
 
@@ -81,7 +83,7 @@ def test_system_turn_with_a_delay_or_in_the_middle_stays_a_turn(write: Callable[
         {"turns": [{"role": "system", "text": "x", "delay": 5}, {"text": "a"}]},
         {"turns": [{"text": "a"}, {"role": "system", "text": "x"}]},
     )
-    for each in read(path, SETTINGS).conversations:
+    for each in read_whole(MultiTurn(path, SETTINGS)):
         assert each.system is None
         assert len(each.turns) == 2
 
@@ -111,7 +113,9 @@ def test_empty_file_is_refused(write: Callable[..., str]) -> None:
 
 
 def test_unused_fields_are_named(write: Callable[..., str]) -> None:
-    note = read(write({"turns": [{"text": "a", "mood": "good"}], "category": 1}), SETTINGS).note
+    dataset = MultiTurn(write({"turns": [{"text": "a", "mood": "good"}], "category": 1}), SETTINGS)
+    dataset.prepare(ReadOptions())
+    note = dataset.note
     assert note is not None
     assert note.endswith("the format multi_turn does not use 'category', 'mood'.")
 
@@ -121,6 +125,6 @@ def test_reply_length_and_delay_ratio_of_the_run_apply_to_every_turn(write: Call
     settings = InputSettings(
         file=path, output_tokens_mean=9, conversation=ConversationSettings(delay_ratio=2.5), seed=1
     )
-    (only,) = load(settings, 1, lambda: pytest.fail("no tokenizer is needed")).conversations
+    (only,) = conversations_of(load(settings, 1, lambda: pytest.fail("no tokenizer is needed")))
     assert (only.system, only.accumulate) == ("s", True)
     assert [(turn.output_tokens, turn.delay_ms) for turn in only.turns] == [(9, 0), (9, 250)]

@@ -16,6 +16,7 @@ from penstock.settings.parse import parse
 from penstock.settings.resolve import resolve
 from penstock.settings.schema import InputSettings
 from penstock.tokens.tokenizer import Tokenizer
+from support.prompts import conversations_of
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(16)
 WAV = b"RIFF\x24\x00\x00\x00WAVEfmt " + bytes(28)
@@ -27,7 +28,7 @@ def no_tokenizer() -> Tokenizer:
 
 def turns_of(path: Path, **fields: int) -> list[Turn]:
     settings = InputSettings(file=str(path), format="random_pool", seed=3, **fields)  # type: ignore[arg-type]
-    conversations = list(load(settings, 1, no_tokenizer).conversations)
+    conversations = conversations_of(load(settings, 1, no_tokenizer))
     assert len({each.id for each in conversations}) == len(conversations)
     return [turn for each in conversations for turn in each.turns]
 

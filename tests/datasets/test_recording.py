@@ -8,23 +8,32 @@ from typing import Any
 
 import pytest
 
-from penstock.datasets import trace
+from penstock.datasets.conversation import BodyLocation, Conversation
+from penstock.datasets.dataset import Dataset, ReadOptions
 from penstock.datasets.detect_format import detect
 from penstock.datasets.inputs_json import InputsJson
 from penstock.datasets.jsonl import FileErrors
+from penstock.datasets.mooncake import first_row_is_timed
+from penstock.datasets.payload_trace import PayloadTrace
 from penstock.datasets.raw_payload import RawPayload
-from penstock.datasets.recording import RecordedConversation, Recording, RecordingOptions, select_sessions
-from penstock.datasets.trace import Trace, first_row_is_timed
 from penstock.errors import UserError
 from penstock.settings.endpoint_types import load_endpoint
 from penstock.settings.schema import ScheduleSettings
 
 
-def scan(recording: Recording, options: RecordingOptions | None = None) -> tuple[list[RecordedConversation], str]:
+def scan(dataset: Dataset, options: ReadOptions | None = None) -> tuple[list[Conversation], str]:
     """Return the conversations and the text of the errors."""
-    errors = FileErrors(recording.files[0].path)
-    conversations = list(recording.scan(options or RecordingOptions("messages"), errors))
+    errors = FileErrors(dataset.files[0].path)
+    try:
+        dataset.prepare(options or ReadOptions(body_key="messages"))
+    except UserError as error:
+        return [], str(error)
+    conversations = list(dataset.read(errors))
     return conversations, errors.text() if errors.count else ""
+
+
+def bodies_of(conversation: Conversation) -> list[BodyLocation]:
+    return [turn.body for turn in conversation.turns if turn.body is not None]
 
 
 def write(tmp_path: Path, content: bytes | str, name: str = "f.jsonl") -> str:
@@ -98,7 +107,7 @@ def test_payload_must_have_the_key_of_its_endpoint(
     tmp_path: Path, endpoint: str, line: str, reason: str | None
 ) -> None:
     conversations, errors = scan(
-        RawPayload(write(tmp_path, line)), RecordingOptions(load_endpoint(endpoint).declaration.body_key)
+        RawPayload(write(tmp_path, line)), ReadOptions(body_key=load_endpoint(endpoint).declaration.body_key)
     )
     assert (errors == "") == (reason is None) == bool(conversations)
     assert (reason or "") in errors
@@ -137,15 +146,15 @@ def test_error_of_an_inputs_json_names_its_line(tmp_path: Path, content: Any, me
     assert len(conversations) == (message.endswith(("JSON does", "the end of")))  # the session before the error
 
 
-@pytest.mark.parametrize("read", [InputsJson, RawPayload, Trace])
+@pytest.mark.parametrize("read", [InputsJson, RawPayload, PayloadTrace])
 def test_too_deep_nesting_is_refused_by_line(
-    tmp_path: Path, read: type[InputsJson] | type[RawPayload] | type[Trace]
+    tmp_path: Path, read: type[InputsJson] | type[RawPayload] | type[PayloadTrace]
 ) -> None:
     deep = '{"messages":' + "[" * 100_000 + "]" * 100_000 + "}"
     content = {
         InputsJson: '{"data":[\n{"session_id":"s","payloads":[%s]}]}',
         RawPayload: '{"messages":[]}\n%s',
-        Trace: '{"payload":{}}\n{"payload":%s}',
+        PayloadTrace: '{"payload":{}}\n{"payload":%s}',
     }
     _, errors = scan(read(write(tmp_path, content[read] % deep)))
     assert errors.startswith("f.jsonl:2: ")
@@ -161,20 +170,17 @@ def test_second_list_of_sessions_is_an_error(tmp_path: Path) -> None:
 def test_session_id_may_be_a_string_or_a_number(tmp_path: Path) -> None:
     path = write(tmp_path, '{"data":[{"session_id":7,"payloads":[{}]},{"payloads":[[1],{ }],"session_id":"\\ud800"}]}')
     found, errors = scan(InputsJson(path))
-    assert (errors, [each.session for each in found]) == ("", ["7", "?"])
-    assert [body.length for body in found[1].bodies] == [3, 3]
-    assert [each.session for each in select_sessions(iter(found), {"?"})] == ["?"]
-    alone = [RecordedConversation(None, []), RecordedConversation("x", [])]
-    assert [each.session for each in select_sessions(iter(alone), {"session_000000"})] == ["session_000000"]
+    assert (errors, [each.id for each in found]) == ("", ["7", "?"])
+    assert [body.length for body in bodies_of(found[1])] == [3, 3]
 
 
 def rows(*fields: dict[str, Any]) -> str:
     return "\n".join(json.dumps({"payload": {"n": n}} | row) for n, row in enumerate(fields))
 
 
-def numbers(path: str, found: list[RecordedConversation]) -> list[list[int]]:
+def numbers(path: str, found: list[Conversation]) -> list[list[int]]:
     text = Path(path).read_bytes()
-    return [[json.loads(text[p.offset : p.offset + p.length])["n"] for p in each.bodies] for each in found]
+    return [[json.loads(text[p.offset : p.offset + p.length])["n"] for p in bodies_of(each)] for each in found]
 
 
 def test_trace_is_sorted_by_time_and_grouped_by_session(tmp_path: Path) -> None:
@@ -189,16 +195,13 @@ def test_trace_is_sorted_by_time_and_grouped_by_session(tmp_path: Path) -> None:
             {"timestamp": 45, "session_id": 7},
         ),
     )
-    found, errors = scan(Trace(path), RecordingOptions("messages", ScheduleSettings(on=True, speedup=2)))
+    found, errors = scan(PayloadTrace(path), ReadOptions(ScheduleSettings(on=True, speedup=2)))
     assert errors == ""
     assert numbers(path, found) == [[2, 5], [4], [1, 3], [0]]
-    assert [each.session for each in found] == ["7", None, "s", None]
-    assert [[p.timestamp_ms for p in each.bodies] for each in found] == [[0, 25], [10], [20, None], [30]]
-    assert found[2].bodies[1].delay_ms == 15
-    longer, _ = scan(Trace(path), RecordingOptions("messages", None, delay_ratio=3))
-    assert longer[1].bodies[1].delay_ms == 90
-    assert scan(Trace(path), RecordingOptions("messages", None, delay_ratio=0))[0][1].bodies[1].delay_ms == 0
-    assert numbers(path, scan(Trace(path))[0]) == [[0], [1, 3], [2, 5], [4]], "in file order without a schedule"
+    assert [each.id for each in found] == ["7", "", "s", ""]
+    assert [[turn.timestamp_ms for turn in each.turns] for each in found] == [[0, 25], [10], [20, None], [30]]
+    assert found[2].turns[1].delay_ms == 15
+    assert numbers(path, scan(PayloadTrace(path))[0]) == [[0], [1, 3], [2, 5], [4]], "in file order without a schedule"
 
 
 @pytest.mark.parametrize(
@@ -215,11 +218,11 @@ def test_only_the_requested_part_of_a_schedule_is_replayed(
     tmp_path: Path, schedule: ScheduleSettings, expected: list[int], times: list[float]
 ) -> None:
     path = write(tmp_path, rows({"timestamp": 100}, {"timestamp": 110.0}, {"timestamp": 120}))
-    trace = Trace(path)
-    found, errors = scan(trace, RecordingOptions("messages", schedule))
+    trace = PayloadTrace(path)
+    found, errors = scan(trace, ReadOptions(schedule))
     assert errors == ""
     assert numbers(path, found) == [[n] for n in expected]
-    assert [each.bodies[0].timestamp_ms for each in found] == times
+    assert [each.turns[0].timestamp_ms for each in found] == times
     assert bool(trace.notes()) == (len(expected) < 3)
 
 
@@ -232,38 +235,28 @@ def test_only_the_requested_part_of_a_schedule_is_replayed(
         ScheduleSettings(on=True, start_ms=30, end_ms=500),
     ],
 )
-def test_large_sorted_trace_is_read_while_it_is_sent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: ScheduleSettings | None
-) -> None:
+def test_large_sorted_trace_is_read_while_it_is_sent(tmp_path: Path, schedule: ScheduleSettings | None) -> None:
     path = write(tmp_path, rows(*({"timestamp": 20 + 5 * n, "delay": n} for n in range(200))))
-    options = RecordingOptions("messages", schedule, delay_ratio=2)
-    whole = scan(Trace(path), options)
-    monkeypatch.setattr(trace, "LARGE", 1000)
-    monkeypatch.setattr(trace, "CHECKED", 500)
-    large = Trace(path)
-    first = next(large.scan(options, FileErrors(path)))
+    options = ReadOptions(schedule, whole_bytes=2000)
+    whole = scan(PayloadTrace(path), ReadOptions(schedule))
+    large = PayloadTrace(path)
+    large.prepare(options)
+    first = next(large.read(FileErrors(path)))
     assert large.scanned < 1000
     assert first == whole[0][0]
-    assert scan(Trace(path), options) == whole
+    assert scan(PayloadTrace(path), options) == whole
 
 
-def test_large_unsorted_trace_is_read_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_unsorted_trace_is_read_first(tmp_path: Path) -> None:
     path = write(tmp_path, rows(*({"timestamp": 5 * n % 501} for n in range(200))))
-    options = RecordingOptions("messages", ScheduleSettings(on=True))
-    whole = scan(Trace(path), options)
-    monkeypatch.setattr(trace, "LARGE", 1000)
-    monkeypatch.setattr(trace, "CHECKED", 500)
-    assert scan(Trace(path), options) == whole
+    whole = scan(PayloadTrace(path), ReadOptions(ScheduleSettings(on=True)))
+    assert scan(PayloadTrace(path), ReadOptions(ScheduleSettings(on=True), whole_bytes=2000)) == whole
 
 
 @pytest.mark.parametrize("row", [{"timestamp": -1}, {"payload": 1, "timestamp": 2000}, {}])
-def test_error_in_the_rest_of_a_large_trace_names_its_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: dict[str, Any]
-) -> None:
-    monkeypatch.setattr(trace, "LARGE", 1000)
-    monkeypatch.setattr(trace, "CHECKED", 500)
+def test_error_in_the_rest_of_a_large_trace_names_its_line(tmp_path: Path, row: dict[str, Any]) -> None:
     path = write(tmp_path, rows(*({"timestamp": n} for n in range(200)), row))
-    _, errors = scan(Trace(path), RecordingOptions("messages", ScheduleSettings(on=True)))
+    _, errors = scan(PayloadTrace(path), ReadOptions(ScheduleSettings(on=True), whole_bytes=2000))
     assert errors.startswith("f.jsonl:201: ")
 
 
@@ -283,7 +276,7 @@ def test_error_in_the_rest_of_a_large_trace_names_its_line(
     ],
 )
 def test_error_of_a_trace_is_described(tmp_path: Path, line: str, message: str) -> None:
-    _, errors = scan(Trace(write(tmp_path, line)), RecordingOptions("messages", ScheduleSettings(on=True)))
+    _, errors = scan(PayloadTrace(write(tmp_path, line)), ReadOptions(ScheduleSettings(on=True)))
     assert message in errors
 
 
@@ -291,13 +284,13 @@ def test_trace_row_may_have_lone_surrogates(tmp_path: Path) -> None:
     path = write(
         tmp_path, '{"payload": {"n":0,"x":"\\ud800"}, "timestamp": 1e1, "session_id": "\\ud800", "delay": null}'
     )
-    found, errors = scan(Trace(path), RecordingOptions("messages", ScheduleSettings(on=True)))
-    assert (errors, numbers(path, found), found[0].session, found[0].bodies[0].timestamp_ms) == ("", [[0]], "?", 0)
+    found, errors = scan(PayloadTrace(path), ReadOptions(ScheduleSettings(on=True)))
+    assert (errors, numbers(path, found), found[0].id, found[0].turns[0].timestamp_ms) == ("", [[0]], "?", 0)
 
 
 def test_payload_is_found_after_texts_with_the_same_key(tmp_path: Path) -> None:
     path = write(tmp_path, '{"note": {"payload": {"n": 1}}, "text": "\\"payload\\": {}", "payload" : {"n":2}}')
-    assert numbers(path, scan(Trace(path))[0]) == [[2]]
+    assert numbers(path, scan(PayloadTrace(path))[0]) == [[2]]
 
 
 def test_first_row_is_timed_only_if_it_has_a_timestamp(tmp_path: Path) -> None:

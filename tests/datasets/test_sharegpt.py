@@ -13,6 +13,7 @@ from penstock.datasets.load import load
 from penstock.errors import UserError
 from penstock.settings.schema import InputSettings
 from penstock.tokens.tokenizer import Tokenizer
+from support.prompts import conversations_of
 
 
 def words(count: int, word: str = "w") -> str:
@@ -28,7 +29,7 @@ def write(path: Path, pairs: list[tuple[int, int]]) -> str:
 
 def turns(spaces: Tokenizer, **fields: object) -> list[Turn]:
     settings = InputSettings(**fields)  # type: ignore[arg-type]
-    return [each.turns[0] for each in load(settings, 1, lambda: spaces).conversations]
+    return [each.turns[0] for each in conversations_of(load(settings, 1, lambda: spaces))]
 
 
 def test_prompt_asks_for_the_length_of_the_recorded_reply(tmp_path: Path, spaces: Tokenizer) -> None:

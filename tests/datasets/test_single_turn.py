@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from penstock.datasets.conversation import Turn
-from penstock.datasets.single_turn import read
+from penstock.datasets.dataset import ReadOptions
+from penstock.datasets.single_turn import SingleTurn
 from penstock.errors import UserError
 from penstock.settings.schema import InputSettings
+from support.prompts import read_whole
 
 SETTINGS = InputSettings(seed=1)
 
@@ -29,12 +31,18 @@ def write(tmp_path: Path) -> Callable[..., str]:
 
 
 def turns(path: str) -> list[Turn]:
-    return [turn for each in read(path, SETTINGS).conversations for turn in each.turns]
+    return [turn for each in read_whole(SingleTurn(path, SETTINGS)) for turn in each.turns]
+
+
+def note_of(path: str) -> str | None:
+    dataset = SingleTurn(path, SETTINGS)
+    dataset.prepare(ReadOptions())
+    return dataset.note
 
 
 def error_of(path: str) -> str:
     with pytest.raises(UserError) as caught:
-        read(path, SETTINGS)
+        read_whole(SingleTurn(path, SETTINGS))
     return str(caught.value)
 
 
@@ -43,7 +51,7 @@ def test_every_field_is_read(write: Callable[..., str]) -> None:
         {"text": "Hello", "role": "system", "session_id": "a", "output_length": 7, "extra": {"top_k": 3}, "delay": 250},
         {"texts": ["one", {"name": "more", "contents": ["two", "three"]}], "timestamp": 12.5, "type": "single_turn"},
     )
-    first, second = read(path, SETTINGS).conversations
+    first, second = read_whole(SingleTurn(path, SETTINGS))
     assert (first.id, second.id) == ("a", "session_000000")
     assert first.turns == (
         Turn(texts=("Hello",), role="system", output_tokens=7, extra={"top_k": 3}, delay_ms=250, timestamp_ms=None),
@@ -58,15 +66,15 @@ def test_lines_of_one_session_are_one_conversation_in_order(write: Callable[...,
         {"text": "free"},
         {"text": "a2", "session_id": "a"},
     )
-    texts = {each.id: [turn.texts[0] for turn in each.turns] for each in read(path, SETTINGS).conversations}
+    texts = {each.id: [turn.texts[0] for turn in each.turns] for each in read_whole(SingleTurn(path, SETTINGS))}
     assert texts == {"a": ["a1", "a2"], "5": ["b1"], "session_000000": ["free"]}
 
 
 def test_generated_ids_differ_from_given_ids(write: Callable[..., str]) -> None:
     path = write({"text": "x"}, {"text": "y", "session_id": "session_000000"}, {"text": "z", "session_id": ""})
-    ids = [each.id for each in read(path, SETTINGS).conversations]
+    ids = [each.id for each in read_whole(SingleTurn(path, SETTINGS))]
     assert ids == ["session_000001", "session_000000", "session_000002"]
-    fresh = [each.id for each in read(path, InputSettings()).conversations]
+    fresh = [each.id for each in read_whole(SingleTurn(path, InputSettings()))]
     assert len(set(fresh)) == 3
     assert len(fresh[0]) == 36
 
@@ -82,13 +90,13 @@ def test_null_field_counts_as_absent(write: Callable[..., str]) -> None:
 
 
 def test_unused_fields_are_named(write: Callable[..., str]) -> None:
-    contents = read(write({"text": "x", "category": 1}, {"text": "y", "max_tokens": 5}), SETTINGS)
-    assert contents.note is not None
-    assert contents.note.endswith("prompts.jsonl: the format single_turn does not use 'category', 'max_tokens'.")
-    note = read(write({"text": "x", "output_lenght": 5}), SETTINGS).note
+    note = note_of(write({"text": "x", "category": 1}, {"text": "y", "max_tokens": 5}))
+    assert note is not None
+    assert note.endswith("prompts.jsonl: the format single_turn does not use 'category', 'max_tokens'.")
+    note = note_of(write({"text": "x", "output_lenght": 5}))
     assert note is not None
     assert note.endswith("does not use 'output_lenght' (did you mean 'output_length'?).")
-    assert read(write({"text": "x"}), SETTINGS).note is None
+    assert note_of(write({"text": "x"})) is None
 
 
 @pytest.mark.parametrize(
@@ -153,4 +161,4 @@ def test_unreadable_file_is_refused(tmp_path: Path) -> None:
 def test_file_of_100_000_lines_is_read(tmp_path: Path) -> None:
     path = tmp_path / "big.jsonl"
     path.write_text('{"text": "%s", "output_length": 20}\n' % ("How are you today? " * 20) * 100_000)
-    assert len(read(str(path), SETTINGS).conversations) == 100_000
+    assert len(read_whole(SingleTurn(str(path), SETTINGS))) == 100_000

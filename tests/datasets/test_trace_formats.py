@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from penstock.datasets.conversation import Conversation, PromptShape
+from penstock.datasets.dataset import Dataset, ReadOptions
 from penstock.datasets.detect_format import detect
-from penstock.datasets.format import Contents
-from penstock.datasets.registry import lookup
+from penstock.datasets.formats import lookup
 from penstock.errors import UserError
 from penstock.settings.schema import InputSettings
+from support.prompts import conversations_of
 
 BURST = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
@@ -24,11 +25,13 @@ def chat(chat_id: int, parent: int = -1, hash_ids: str = "[1]") -> str:
     )
 
 
-def read(tmp_path: Path, text: str, name: str | None = None, **fields: int) -> Contents:
+def read(tmp_path: Path, text: str, name: str | None = None, **fields: int) -> Dataset:
     path = tmp_path / "t.data"
     path.write_text(text)
     format_ = detect(str(path)) if name is None else lookup(name)
-    return format_.read(str(path), InputSettings(seed=1, **fields))  # type: ignore[arg-type]
+    dataset = format_.read(str(path), InputSettings(seed=1, **fields))  # type: ignore[arg-type]
+    dataset.prepare(ReadOptions())
+    return dataset
 
 
 def shape(conversations: list[Conversation]) -> list[tuple[float | None, PromptShape | None, int | None]]:
@@ -39,20 +42,20 @@ def test_burst_gpt_has_seconds_and_leaves_out_failed_requests(tmp_path: Path) ->
     found = read(
         tmp_path, BURST + "5,ChatGPT,472,18,490,API log\n\n45.5,GPT-4,9,0,9,API log\n46,GPT-4,9.0,2,11,API log\n"
     )
-    assert shape(found.conversations) == [(5000, PromptShape(472), 18), (46000, PromptShape(9), 2)]
-    assert found.note == "Left out: 1 row without input or output tokens, which stand for failed requests."
+    assert shape(conversations_of(found)) == [(5000, PromptShape(472), 18), (46000, PromptShape(9), 2)]
+    assert found.notes() == ["Left out: 1 row without input or output tokens, which stand for failed requests."]
 
 
 def test_header_of_a_csv_file_may_be_quoted(tmp_path: Path) -> None:
     header = ",".join(f'"{name}"' for name in BURST.strip().split(","))
     found = read(tmp_path, f'{header}\n"5","ChatGPT","472","18","490","API log"\n')
-    assert shape(found.conversations) == [(5000, PromptShape(472), 18)]
+    assert shape(conversations_of(found)) == [(5000, PromptShape(472), 18)]
 
 
 @pytest.mark.parametrize("zone", ["", "+00:00"])
 def test_azure_trace_has_dates(tmp_path: Path, zone: str) -> None:
     text = f"{AZURE}2023-11-16 18:17:03.9799600{zone},4808,10\r\n2023-11-16 18:17:04.0319600{zone},110,27\r\n"
-    (first, *_), (second, *_) = shape(read(tmp_path, text).conversations)
+    (first, *_), (second, *_) = shape(conversations_of(read(tmp_path, text)))
     assert first is not None
     assert second is not None
     assert second - first == pytest.approx(52)
@@ -61,19 +64,19 @@ def test_azure_trace_has_dates(tmp_path: Path, zone: str) -> None:
 def test_chains_of_bailian_requests_are_conversations(tmp_path: Path) -> None:
     text = chat(1) + chat(2) + chat(3, parent=1) + chat(4, parent=1) + chat(5, parent=3) + chat(6, parent=99)
     found = read(tmp_path, text)
-    assert {each.id: [turn.timestamp_ms for turn in each.turns] for each in found.conversations} == {
+    assert {each.id: [turn.timestamp_ms for turn in each.turns] for each in conversations_of(found)} == {
         "chat_1": [1500, 3500, 5500],
         "chat_2": [2500],
         "chat_4": [4500],
         "chat_6": [6500],
     }
-    assert not any(each.accumulate for each in found.conversations)
+    assert not any(each.accumulate for each in conversations_of(found))
     assert (found.block_size, read(tmp_path, text, block_size=8).block_size) == (16, 8)
 
 
 def test_bailian_request_without_a_parent_has_seconds(tmp_path: Path) -> None:
     found = read(tmp_path, chat(1).replace('"parent_chat_id": -1, ', ""))
-    assert (shape(found.conversations), found.block_size) == ([(1500, PromptShape(10, (1,)), 3)], 16)
+    assert (shape(conversations_of(found)), found.block_size) == ([(1500, PromptShape(10, (1,)), 3)], 16)
 
 
 def test_first_row_of_a_mooncake_trace_may_be_broken(tmp_path: Path) -> None:

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from penstock.datasets.conversation import Conversation, PromptShape, Turn
-from penstock.datasets.load import Dataset, load
+from penstock.datasets.dataset import Dataset
+from penstock.datasets.load import load
 from penstock.datasets.trace_prompts import TracePrompts
 from penstock.errors import UserError
 from penstock.mock_server.prefix_cache import PrefixCache, PromptBlocks
 from penstock.settings.schema import InputSettings
 from penstock.tokens.tokenizer import Tokenizer
+from support.prompts import conversations_of
 
 
 def write_texts(tokenizer: Tokenizer, shapes: Sequence[PromptShape], block_size: int = 64) -> list[str]:
@@ -85,7 +87,7 @@ def write_rows(tmp_path: Path, *rows: dict[str, Any] | str) -> str:
 
 def load_trace(path: str, tokenizer: Tokenizer, **fields: Any) -> tuple[Dataset, list[Conversation]]:
     dataset = load(InputSettings(file=path, seed=3, **fields), 1, lambda: tokenizer)
-    return dataset, list(dataset.conversations)
+    return dataset, conversations_of(dataset)
 
 
 def test_rows_of_a_session_are_turns(tmp_path: Path, builtin_tokenizer: Tokenizer) -> None:
@@ -104,8 +106,8 @@ def test_rows_of_a_session_are_turns(tmp_path: Path, builtin_tokenizer: Tokenize
     assert (single.turns[0].texts, single.turns[0].extra) == (("Hi",), {"top_p": 1})
     # Rows with hash_ids describe whole prompts: a reply between them would end the shared prefix.
     assert (hashed.id, hashed.accumulate) == ("4", False)
-    assert dataset.write_prompt is not None
-    small, large = [dataset.write_prompt(turn).texts[0] for turn in hashed.turns]
+    assert dataset.writes_prompts
+    small, large = [turn.texts[0] for turn in hashed.turns]
     assert large.startswith(small)
 
 
@@ -114,7 +116,7 @@ def test_messages_of_a_row_replace_those_of_the_request(tmp_path: Path, builtin_
     path = write_rows(tmp_path, {"timestamp": 5, "messages": messages, "tools": [{}], "session_id": "a"})
     dataset, (conversation,) = load_trace(path, builtin_tokenizer, format="mooncake_trace")
     assert conversation.turns[0].extra == {"messages": messages, "tools": [{}]}
-    assert (conversation.accumulate, dataset.write_prompt) == (False, None)
+    assert (conversation.accumulate, dataset.writes_prompts) == (False, False)
 
 
 @pytest.mark.parametrize(

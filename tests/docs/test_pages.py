@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.commands import AIPERF_COMMANDS
-from penstock.datasets.registry import FORMATS, PLANNED
+from penstock.datasets.formats import FORMATS, PLANNED
 from penstock.settings.flags import ENDPOINT_TYPES, FLAGS, UNSUPPORTED_FLAGS
 
 ROOT = Path(__file__).parents[2]

@@ -83,9 +83,9 @@ STEPS_OF_WORKER_PROCESSES = [
     ("penstock.workers.local_processes:run_child", "before"),
 ]
 STEPS_OF_THE_INDEXER = [
-    ("penstock.runs.indexer:fork", "before"),
-    ("penstock.runs.indexer:fork", "after"),
-    ("penstock.runs.indexer:_index_rest", "before"),
+    ("penstock.runs.input_files:fork", "before"),
+    ("penstock.runs.input_files:fork", "after"),
+    ("penstock.runs.input_files:_read_rest", "before"),
 ]
 STEPS_OF_THE_REPORT = [
     ("penstock.runs.execute:FinishedRun", "after"),

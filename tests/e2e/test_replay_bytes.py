@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from penstock.datasets.inputs_json import InputsJson
 from penstock.datasets.jsonl import FileErrors
 from penstock.datasets.raw_payload import RawPayload
-from penstock.datasets.recording import RecordingOptions
+from penstock.endpoints.base import endpoint_named as endpoint
 from penstock.records.payloads import PayloadStore, PayloadWriter
-from penstock.runs.indexer import Indexer
+from penstock.runs.payload_builder import PayloadBuilder
 from support.odd_json import payloads
 from support.programs import Capture, Program
+from support.runs import make_settings
 
 BOM = b"\xef\xbb\xbf"
 MANY = st.lists(payloads(), min_size=1, max_size=25)
@@ -85,9 +86,9 @@ def test_nested_or_repeated_payloads_keys_are_not_sent(program: Program, capture
     assert [body for _, _, body in capture.requests] == [b'{"a":1}', b'{"b":2}', b'{"a":1}', b'{"c":3}']
 
 
-def _indexed(folder: Path, recording: RawPayload | InputsJson) -> list[bytes]:
-    writer = PayloadWriter(str(folder))
-    index = Indexer(writer, recording, RecordingOptions("messages"), name="payloads")
+def _indexed(folder: Path, dataset: RawPayload | InputsJson) -> list[bytes]:
+    run_settings = make_settings()
+    index = PayloadBuilder(PayloadWriter(str(folder)), run_settings, endpoint("chat", run_settings.endpoint), dataset)
     index.advance(None)
     index.errors.raise_any()
     store = PayloadStore(str(folder), index.files)
@@ -120,10 +121,10 @@ def test_sessions_and_errors_are_found_with_any_window_size(tmp_path: Path, monk
         for cut in (len(text), len(text) - 1, len(text) // 2):
             path.write_bytes(text[:cut])
             errors = FileErrors(str(path))
-            conversations = list(InputsJson(str(path)).scan(RecordingOptions("messages"), errors))
+            conversations = list(InputsJson(str(path)).read(errors))
             if cut == len(text):
-                assert [conversation.session for conversation in conversations] == [f"s{n}" for n in range(12)]
-                bodies = [body for conversation in conversations for body in conversation.bodies]
+                assert [conversation.id for conversation in conversations] == [f"s{n}" for n in range(12)]
+                bodies = [turn.body for conversation in conversations for turn in conversation.turns if turn.body]
                 assert all(text[body.offset : body.offset + body.length].startswith(b"{") for body in bodies)
                 assert not errors.count
             else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.datasets.synthetic import Synthetic
 from penstock.mock_server.prompt_tokens import estimate_tokens
 from penstock.mock_server.vocabulary import VARIANTS, WORDS, words
 from penstock.settings.schema import InputSettings
@@ -14,6 +13,7 @@ from penstock.tokens.tiktoken_vocabulary import (
     open_nearest,
     open_packaged_tekken,
 )
+from support.prompts import synthesize
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +45,6 @@ def test_whole_reply_counts_as_its_words(builtin: TiktokenTokenizer) -> None:
 
 def test_estimated_prompt_tokens_agree_with_the_builtin_vocabulary(builtin: TiktokenTokenizer) -> None:
     """The report mentions differences of more than 10 %."""
-    prompts = Synthetic(InputSettings(seed=1, input_tokens_mean=100), 500, builtin)
+    prompts = synthesize(InputSettings(seed=1, input_tokens_mean=100), 500, builtin)
     estimates = [estimate_tokens(conversation.turns[0].texts[0]) for conversation in prompts]
     assert all(90 <= estimate <= 110 for estimate in estimates)

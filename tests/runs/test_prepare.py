@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.datasets.conversation import Conversation, Turn
-from penstock.datasets.load import Dataset
+from penstock.datasets.dataset import Contents, ReadOptions, StoredDataset
 from penstock.endpoints.base import endpoint_named as endpoint
 from penstock.errors import UserError
 from penstock.records.payloads import PARTS, PayloadStore
@@ -53,7 +53,8 @@ def conversation(number: int, turns: int = 1, *, accumulate: bool = False, **fie
 
 def run_prepare(folder: Path, settings: Settings, *conversations: Conversation, servers: int = 1) -> Prepared:
     chat = endpoint("chat", settings.endpoint)
-    dataset = Dataset("data", conversations, [len(c.turns) for c in conversations], False, "multi_turn")
+    dataset = Contents(conversations)
+    dataset.prepare(ReadOptions(settings.load.recorded))
     targets = resolve_targets(settings, chat)
     return prepare(str(folder), settings, chat, targets, dataset, servers=servers)
 
@@ -191,7 +192,7 @@ def test_sessions_of_a_dataset_that_is_no_replay_are_refused(tmp_path: Path) -> 
         run_prepare(tmp_path, settings, conversation(0))
 
 
-PROMPTS = Dataset("prompts", (), [1], True)
+PROMPTS = StoredDataset("prompts", [1], None)
 
 
 @pytest.mark.parametrize(
@@ -215,5 +216,6 @@ def test_metric_of_streams_needs_a_request_for_streams(
 
 def test_bodies_of_a_recording_may_ask_for_streams() -> None:
     settings = make_settings(LoadSettings(requests=1), until="p50 inter_token_latency ±5%")
-    recording: Any = object()
-    check_streams(settings, PROMPTS._replace(recording=recording))
+    recorded = StoredDataset("recorded", [1], "raw_payload")
+    recorded.verbatim = True
+    check_streams(settings, recorded)

@@ -104,7 +104,7 @@ def test_groups_hints_and_endpoint_types_are_complete() -> None:
 
 def test_help_of_the_dataset_type_names_every_format() -> None:
     from penstock.cli.help import flag_help
-    from penstock.datasets.registry import FORMATS
+    from penstock.datasets.formats import FORMATS
 
     flag = SPELLINGS["--custom-dataset-type"]
     assert isinstance(flag, Flag)

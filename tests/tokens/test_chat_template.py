@@ -15,6 +15,7 @@ from penstock.tokens.huggingface import read_tokenizer_json
 from penstock.tokens.lazy_tokenizer import LazyTokenizer
 from penstock.tokens.tiktoken_vocabulary import open_builtin
 from penstock.tokens.tokenizer import Tokenizer
+from support.prompts import conversations_of
 
 USER = {"role": "user", "content": "Hello there"}
 TEMPLATE = (
@@ -113,18 +114,18 @@ def test_tokenizer_without_a_usable_template_is_refused(tmp_path: Path, config: 
 @pytest.mark.parametrize("system", [None, "Be brief."])
 def test_synthetic_prompts_have_the_requested_length_with_the_template(qwen: ChatTokenizer, system: str | None) -> None:
     settings = InputSettings(seed=1, input_tokens_mean=60, input_tokens_stddev=10, system=system)
-    for each in load(settings, 20, lambda: qwen).conversations:
+    for each in conversations_of(load(settings, 20, lambda: qwen)):
         first = [] if each.system is None else [{"role": "system", "content": each.system}]
         rendered = qwen.render([*first, {"role": "user", "content": each.turns[0].texts[0]}])
         assert each.turns[0].input_tokens == qwen.count(rendered)
-    exact = load(InputSettings(seed=1, input_tokens_mean=50), 5, lambda: qwen).conversations
+    exact = conversations_of(load(InputSettings(seed=1, input_tokens_mean=50), 5, lambda: qwen))
     assert [each.turns[0].input_tokens for each in exact] == [50] * 5
     several = InputSettings(seed=1, input_tokens_mean=50, conversation=ConversationSettings(turns_mean=2))
     assert {
-        qwen.count(turn.texts[0]) for each in load(several, 3, lambda: qwen).conversations for turn in each.turns
+        qwen.count(turn.texts[0]) for each in conversations_of(load(several, 3, lambda: qwen)) for turn in each.turns
     } == {42}
 
 
 def test_prompt_that_is_shorter_than_the_template_is_refused(qwen: ChatTokenizer) -> None:
     with pytest.raises(UserError, match="adds 8 tokens to a request, so a prompt of 8"):
-        list(load(InputSettings(seed=1, input_tokens_mean=8), 5, lambda: qwen).conversations)
+        conversations_of(load(InputSettings(seed=1, input_tokens_mean=8), 5, lambda: qwen))

@@ -23,6 +23,7 @@ from penstock.errors import UserError
 from penstock.settings.schema import InputSettings
 from penstock.tokens.hub import ANSWER_S
 from penstock.tokens.load import load
+from support.prompts import conversations_of
 
 Json = Callable[..., bytes]
 Answer = Callable[[BaseHTTPRequestHandler], None]
@@ -324,7 +325,7 @@ def test_public_dataset_is_downloaded_once(serve: Callable[..., Hub], use_hub: C
     hub = serve(sends(SHAREGPT))
     settings = InputSettings(public="sharegpt", file="sharegpt.json", format="sharegpt", seed=1)
     for _ in range(2):
-        (conversation,) = load_dataset(settings, 1, lambda: load("builtin", "m").tokenizer).conversations
+        (conversation,) = conversations_of(load_dataset(settings, 1, lambda: load("builtin", "m").tokenizer))
         assert conversation.turns[0].texts == ("Which river is the longest of all?",)
         assert hub.downloads == [SHAREGPT_PATH]
         use_hub("http://127.0.0.1:9")

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from penstock.api.options import parse_options, settings_of
 from penstock.api.result import PointResult, Result, SweepResult
 from penstock.comparison.compare_pairs import Comparison
-from penstock.datasets.load import Dataset
+from penstock.datasets.dataset import Dataset
 from penstock.errors import RunError, UserError
 from penstock.runs.execute import FailureRule, OpenedRun, execute, log_end, open_run, store_data
 from penstock.runs.experiment import log_phase, run_experiment

@@ -43,9 +43,10 @@ prompt, in order of time, these are the tokens of its leading blocks that an ear
 
 
 def run(parsed: ParsedArguments) -> int:
+    from penstock.datasets.dataset import ReadOptions
     from penstock.datasets.detect_format import detect
+    from penstock.datasets.formats import lookup
     from penstock.datasets.jsonl import FileErrors
-    from penstock.datasets.registry import lookup
     from penstock.datasets.trace_statistics import trace_statistics
     from penstock.settings.schema import InputSettings
 
@@ -55,15 +56,14 @@ def run(parsed: ParsedArguments) -> int:
         raise UserError(f"There is no file {path}.")
     settings = InputSettings(file=path, format=values.get("format"), block_size=values.get("block_size"), seed=0)
     format_ = detect(path) if settings.format is None else lookup(settings.format)
-    contents = format_.read(path, settings)
-    conversations = contents.conversations
-    if contents.large_trace is not None:
-        contents.large_trace.prepare(scheduled=True)
-        conversations = list(contents.large_trace.conversations(errors := FileErrors(path), None))
-        errors.raise_any()
+    dataset = format_.read(path, settings)
+    dataset.prepare(ReadOptions())
+    errors = FileErrors(path)
+    conversations = [] if dataset.verbatim else list(dataset.read(errors))
+    errors.raise_any()
     if not any(turn.prompt is not None for each in conversations for turn in each.turns):
         raise UserError(f"'{path}' ({format_.name}) has no 'input_length', so it cannot be analyzed as a trace.")
-    statistics = trace_statistics(conversations, contents.block_size)
+    statistics = trace_statistics(conversations, dataset.block_size)
     if values.get("json"):
         print_json(statistics)
     else:

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING
 from penstock.cli import interrupts
 from penstock.cli.progress import Display, StatusLine, step_progress
 from penstock.cli.run_report import parse_assertions, report_run
-from penstock.datasets.load import Dataset
+from penstock.datasets.dataset import Dataset
 from penstock.endpoints.base import Endpoint
 from penstock.plural import counted
 from penstock.runs.execute import FinishedRun, execute
@@ -263,7 +263,7 @@ def _announce(
 
     load = settings.load
     mode = "streaming" if settings.endpoint.streaming else "not streaming"
-    if dataset.recording is not None or prepared.job.files:
+    if dataset.verbatim or prepared.job.files:
         mode = "streaming as in the file"
     rates = [f"concurrency {load.concurrency}"] if load.concurrency is not None else []
     rates += list(_rates(load))
@@ -275,7 +275,7 @@ def _announce(
     print(f"Penstock {__version__}: {', '.join(settings.models)} at {urls}{path and f' ({path})'}")
     workers = f", {prepared.workers} workers" if prepared.workers > 1 else ""
     count = prepared.conversations
-    if dataset.recording is not None:
+    if dataset.verbatim:
         size = counted(count, "conversation") if count is not None else "reading on while it is sent"
         data = f"{dataset.name} ({dataset.format}, {size}), byte for byte"
     else:

@@ -8,29 +8,29 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from penstock.datasets.csv_file import has_columns, read_csv_trace
-from penstock.datasets.format import Contents, Format
-from penstock.settings.schema import InputSettings
+from penstock.datasets.csv_file import CsvTrace, has_columns
+from penstock.datasets.format import Format
 
 __all__ = ["FORMAT"]
 
 _COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
 
-def _time_ms(text: str) -> float:
-    time = datetime.fromisoformat(text)  # accepts seven decimal places of a second and drops the last
-    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000
+class AzureTrace(CsvTrace):
+    """The requests of a trace of Azure."""
 
+    columns = _COLUMNS
 
-def _read(path: str, settings: InputSettings) -> Contents:
-    return read_csv_trace(path, settings, _COLUMNS, _time_ms)
+    def time_ms(self, text: str) -> float:
+        time = datetime.fromisoformat(text)  # accepts seven decimal places of a second and drops the last
+        return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000
 
 
 FORMAT = Format(
     name="azure_llm_trace",
     needs="a CSV file with the columns 'TIMESTAMP' (a date), 'ContextTokens' and 'GeneratedTokens'",
     matches=lambda _: False,
-    read=_read,
+    read=AzureTrace,
     matches_file=lambda path: has_columns(path, _COLUMNS),
     has_times=lambda _: True,
 )

@@ -13,8 +13,9 @@ from typing import Annotated, Any
 import msgspec
 
 from penstock.datasets.conversation import Turn
-from penstock.datasets.format import Contents, Format
-from penstock.datasets.trace_rows import TraceRow, prompt, read_trace
+from penstock.datasets.format import Format
+from penstock.datasets.row_file import Row, RowFile, prompt
+from penstock.datasets.schedule_part import check_milliseconds
 from penstock.settings.schema import InputSettings
 
 __all__ = ["FORMAT"]
@@ -33,33 +34,39 @@ class _Line(msgspec.Struct):
     hash_ids: list[int] | None = None
 
 
-class _Chains:
-    """The conversations of the requests so far."""
-
-    def __init__(self) -> None:
-        self._by_last_request: dict[int | str, str] = {}
-
-    def add(self, line: _Line) -> str:
-        """Return the conversation of a request. A second reply to the same request begins a new one."""
-        session = self._by_last_request.pop(line.parent_chat_id, f"chat_{line.chat_id}")
-        self._by_last_request[line.chat_id] = session
-        return session
+_decode = msgspec.json.Decoder(_Line).decode
 
 
-def _read(path: str, settings: InputSettings) -> Contents:
-    block_size = settings.block_size or _BLOCK_SIZE
-    chains = _Chains()
+class BailianTrace(RowFile):
+    """The requests of a trace of chats."""
 
-    def row(fields: _Line) -> TraceRow:
-        shape = prompt(fields.input_length, fields.hash_ids, block_size)
-        turn = Turn(prompt=shape, output_tokens=fields.output_length, timestamp_ms=fields.timestamp * 1000)
-        return TraceRow(turn, complete=True)
+    session_key = b'"parent_chat_id"'
 
-    def link(fields: _Line, row: TraceRow) -> TraceRow:
-        return row._replace(session=chains.add(fields))
+    def __init__(self, path: str, settings: InputSettings) -> None:
+        super().__init__(path, settings.seed)
+        self.block_size = settings.block_size or _BLOCK_SIZE
+        self._by_last_request: dict[int | str | None, str] = {}
+        """The conversations by the id of their last request."""
 
-    decode = msgspec.json.Decoder(_Line).decode
-    return read_trace(path, settings, block_size, decode, row, link, session_key=b'"parent_chat_id"')
+    def parse(self, line: bytes, offset: int) -> Row:
+        del offset
+        fields = _decode(line)
+        check_milliseconds(timestamp=fields.timestamp * 1000)
+        turn = Turn(
+            prompt=prompt(fields.input_length, fields.hash_ids, self.block_size),
+            output_tokens=fields.output_length,
+            timestamp_ms=fields.timestamp * 1000,
+        )
+        return Row(
+            (turn,), f"chat_{fields.chat_id}", complete=True, request=fields.chat_id, parent=fields.parent_chat_id
+        )
+
+    def link(self, number: int, row: Row) -> Row:
+        """Return a request with its conversation. A second reply to the same request begins a new one."""
+        del number
+        session = self._by_last_request.pop(row.parent, row.session or "")
+        self._by_last_request[row.request] = session
+        return row._replace(session=session)
 
 
 def _matches(first: dict[str, Any]) -> bool:
@@ -70,6 +77,6 @@ FORMAT = Format(
     name="bailian_trace",
     needs="one object per line with 'chat_id', 'parent_chat_id', 'timestamp' in s, 'input_length' and 'output_length'",
     matches=_matches,
-    read=_read,
+    read=BailianTrace,
     has_times=lambda _: True,
 )

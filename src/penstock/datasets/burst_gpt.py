@@ -6,31 +6,31 @@ Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
 
 from __future__ import annotations
 
-from penstock.datasets.csv_file import has_columns, read_csv_trace
-from penstock.datasets.format import Contents, Format
-from penstock.settings.schema import InputSettings
+from penstock.datasets.csv_file import CsvTrace, has_columns
+from penstock.datasets.format import Format
 
 __all__ = ["FORMAT"]
 
 _COLUMNS = ("Timestamp", "Request tokens", "Response tokens")
 
 
-def _time_ms(text: str) -> float:
-    seconds = float(text)
-    if seconds < 0:
-        raise ValueError
-    return seconds * 1000
+class BurstTrace(CsvTrace):
+    """The requests of a trace of BurstGPT."""
 
+    columns = _COLUMNS
 
-def _read(path: str, settings: InputSettings) -> Contents:
-    return read_csv_trace(path, settings, _COLUMNS, _time_ms)
+    def time_ms(self, text: str) -> float:
+        seconds = float(text)
+        if seconds < 0:
+            raise ValueError
+        return seconds * 1000
 
 
 FORMAT = Format(
     name="burst_gpt_trace",
     needs="a CSV file with the columns 'Timestamp' (s), 'Request tokens' and 'Response tokens'",
     matches=lambda _: False,
-    read=_read,
+    read=BurstTrace,
     matches_file=lambda path: has_columns(path, _COLUMNS),
     has_times=lambda _: True,
 )

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-__all__ = ["Conversation", "Media", "PromptShape", "Turn"]
+__all__ = ["BodyLocation", "Conversation", "Media", "PromptShape", "Turn"]
+
+
+class BodyLocation(NamedTuple):
+    """The location of a request body in one of the user's files."""
+
+    file: int
+    """Index into the dataset's files."""
+    offset: int
+    length: int
+    padding: tuple[bytes, bytes] | None = None
+    """White space to send before and after the body."""
 
 
 class Media(msgspec.Struct, frozen=True):
@@ -48,10 +59,13 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     timestamp_ms: float | None = None
     prompt: PromptShape | None = None
     """Replaces the texts until `datasets.trace_prompts` has written them."""
+    body: BodyLocation | None = None
+    """The body to send as it is; None if the body is built from the other fields."""
 
 
 class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     id: str
+    """If it is empty, the conversation is named by its number in the payload store."""
     turns: tuple[Turn, ...]
     system: str | None = None
     """System text that is sent with every turn."""

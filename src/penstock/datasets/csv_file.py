@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 from penstock.datasets.conversation import PromptShape, Turn
-from penstock.datasets.format import Contents
 from penstock.datasets.jsonl import FileErrors, open_failure
-from penstock.datasets.large_trace import RowAt, TraceRow
-from penstock.datasets.trace_rows import contents_of
+from penstock.datasets.row_file import Row, RowAt, RowFile
+from penstock.datasets.schedule_part import check_milliseconds
 from penstock.errors import UserError
 from penstock.plural import counted
 from penstock.settings.schema import InputSettings
 
-__all__ = ["has_columns", "read_csv_trace"]
-
-_BLOCK_SIZE = 512
+__all__ = ["CsvTrace", "has_columns"]
 
 
 def has_columns(path: str, columns: Sequence[str]) -> bool:
@@ -31,29 +29,28 @@ def has_columns(path: str, columns: Sequence[str]) -> bool:
     return set(columns) <= {name.strip() for name in header}
 
 
-def read_csv_trace(
-    path: str, settings: InputSettings, columns: tuple[str, str, str], time_ms: Callable[[str], float]
-) -> Contents:
-    """Read a trace. `columns` are those of the time, the input length and the output length.
+class CsvTrace(RowFile):
+    """The requests of a CSV trace. Requests without input or output tokens have failed and are left out."""
 
-    `time_ms` converts a time, or raises ValueError. Requests without input or output tokens have failed and are left out.
-    """
-    return contents_of(path, CsvRows(path, columns, time_ms), settings, _BLOCK_SIZE)
+    columns: tuple[str, str, str]
+    """Those of the time, the input length and the output length."""
 
-
-class CsvRows:
-    """The rows of a CSV trace."""
-
-    def __init__(self, path: str, columns: tuple[str, str, str], time_ms: Callable[[str], float]) -> None:
-        self._path = path
-        self._columns = columns
-        self._time_ms = time_ms
+    def __init__(self, path: str, settings: InputSettings) -> None:
+        super().__init__(path, settings.seed)
         self._positions: list[int] = []
         """Positions of the columns in a row."""
         self._failed = 0
 
-    def read(self, errors: FileErrors, *, linked: bool = True) -> Iterator[RowAt]:
-        del linked
+    @abstractmethod
+    def time_ms(self, text: str) -> float:
+        """Convert a time, or raise ValueError."""
+
+    def parse(self, line: bytes, offset: int) -> Row:
+        del offset
+        values = next(csv.reader([line.decode()]))
+        return self._row([values[position].strip() for position in self._positions])
+
+    def rows(self, errors: FileErrors) -> Iterator[RowAt]:
         self._failed = 0
         for number, offset, values in self._rows(errors):
             try:
@@ -61,49 +58,38 @@ class CsvRows:
             except ValueError as error:
                 errors.add(number, str(error))
                 continue
-            if row is None:
-                self._failed += 1
-            else:
+            if row.turns:
                 yield RowAt(number, offset, row)
-
-    def read_at(self, file: BinaryIO, offset: int) -> TraceRow:
-        file.seek(offset)
-        values = next(csv.reader(line.decode() for line in file))
-        row = self._row([values[position].strip() for position in self._positions])
-        if row is None:
-            raise ValueError("it stands for a failed request")
-        return row
-
-    def has_sessions(self) -> bool:
-        return False
+            else:
+                self._failed += 1
 
     def empty(self) -> UserError:
         return UserError(f"The input file '{self._path}' has no requests; give a trace with rows after its header.")
 
     def notes(self) -> list[str]:
-        if not self._failed:
-            return []
-        return [
+        failed = (
             f"Left out: {counted(self._failed, 'row')} without input or output tokens, which stand for failed requests."
-        ]
+        )
+        return [*([failed] if self._failed else []), *super().notes()]
 
-    def _row(self, values: Sequence[str]) -> TraceRow | None:
-        """Return the row with these values; None for a failed request. Raise ValueError with the reason."""
+    def _row(self, values: Sequence[str]) -> Row:
+        """Return the row with these values, without a turn for a failed request. Raise ValueError with the reason."""
         time, *lengths = values
         try:
-            timestamp = self._time_ms(time)
+            timestamp = self.time_ms(time)
         except (ValueError, OverflowError):
             timestamp = math.nan
         if not math.isfinite(timestamp):
-            raise ValueError(f"'{self._columns[0]}' should be a time, not {time!r}")
-        input_length, output_length = [_tokens(*pair) for pair in zip(self._columns[1:], lengths, strict=True)]
+            raise ValueError(f"'{self.columns[0]}' should be a time, not {time!r}")
+        check_milliseconds(**{self.columns[0]: max(0.0, timestamp)})
+        input_length, output_length = [_tokens(*pair) for pair in zip(self.columns[1:], lengths, strict=True)]
         if not input_length or not output_length:
-            return None
-        return TraceRow(Turn(prompt=PromptShape(input_length), output_tokens=output_length, timestamp_ms=timestamp))
+            return Row(())
+        return Row((Turn(prompt=PromptShape(input_length), output_tokens=output_length, timestamp_ms=timestamp),))
 
     def _rows(self, errors: FileErrors) -> Iterator[tuple[int, int, list[str]]]:
         """Yield the number of each line, its offset, and its values in the columns."""
-        columns = self._columns
+        columns = self.columns
         try:
             with open(self._path, "rb") as file:
                 lines = _Lines(file)

@@ -7,8 +7,8 @@ import os
 from typing import Any
 
 from penstock.datasets.format import Format
-from penstock.datasets.jsonl import FileErrors, empty_file, explain, jsonl_files, numbered_lines, open_failure
-from penstock.datasets.registry import formats, is_known, lookup, supported_formats
+from penstock.datasets.formats import formats, is_known, lookup, supported_formats
+from penstock.datasets.jsonl import FileErrors, empty_file, explain, jsonl_files, open_failure, read_lines
 from penstock.errors import UserError
 
 __all__ = ["detect"]
@@ -28,7 +28,7 @@ def detect(path: str, *, scheduled: bool = False) -> Format:
 
 def _first_line(path: str) -> tuple[int, bytes]:
     errors = FileErrors(path)
-    number, line = next(numbered_lines(path, errors), (0, b""))
+    number, _, line = next(read_lines(path, errors), (0, 0, b""))
     errors.raise_any()
     if not line:
         raise empty_file(path)

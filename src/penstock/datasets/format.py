@@ -5,29 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from penstock.datasets.conversation import Conversation
-from penstock.datasets.large_trace import LargeTrace
-from penstock.datasets.recording import Recording
+from penstock.datasets.dataset import Contents, Dataset
 from penstock.settings.schema import InputSettings
-from penstock.tokens.tokenizer import Tokenizer
 
 __all__ = ["Contents", "Format"]
-
-
-class Contents(NamedTuple):
-    """The contents of a file, as a format has read them."""
-
-    conversations: list[Conversation]
-    note: str | None = None
-    """A sentence for the user about unused fields of the file."""
-    recording: Recording | None = None
-    """Replaces the conversations if bodies are sent as they are in the file."""
-    large_trace: LargeTrace | None = None
-    """Replaces the conversations if they are too many to keep."""
-    block_size: int = 512
-    """Tokens that a hash id of a trace stands for, unless the user sets it."""
-    complete: Callable[[Tokenizer], Contents] | None = None
-    """For a format that needs token counts: returns the contents, with the conversations."""
 
 
 class Format(NamedTuple):
@@ -36,7 +17,8 @@ class Format(NamedTuple):
     """Description of a valid line or file; messages show it after the name."""
     matches: Callable[[dict[str, Any]], bool]
     """Whether a file with this first line has the format."""
-    read: Callable[[str, InputSettings], Contents]
+    read: Callable[[str, InputSettings], Dataset]
+    """Returns the dataset of a file: `Contents` if the file is small, or a class with a method `read` of its own."""
     matches_scheduled: Callable[[dict[str, Any]], bool] | None = None
     """Like `matches`, but for a run that replays recorded times; tried before `matches` of any format."""
     matches_file: Callable[[str], bool] | None = None

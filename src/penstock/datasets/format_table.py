@@ -15,7 +15,7 @@ FORMAT_MODULES = {
     "inputs_json": "penstock.datasets.inputs_json",
     "raw_payload": "penstock.datasets.raw_payload",
     "bailian_trace": "penstock.datasets.bailian",
-    "mooncake_trace": "penstock.datasets.trace",
+    "mooncake_trace": "penstock.datasets.mooncake",
     "burst_gpt_trace": "penstock.datasets.burst_gpt",
     "azure_llm_trace": "penstock.datasets.azure_llm",
 }

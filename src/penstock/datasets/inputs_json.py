@@ -16,11 +16,13 @@ from typing import Any
 
 import msgspec
 
-from penstock.datasets.format import Contents, Format
+from penstock.datasets.conversation import BodyLocation, Conversation, Turn
+from penstock.datasets.dataset import Dataset
+from penstock.datasets.format import Format
 from penstock.datasets.json_text import TOO_DEEP, address
 from penstock.datasets.json_window import LineNumbers, Malformed, Truncated, Window, skip_space
 from penstock.datasets.jsonl import BOM, IN_UTF16, UTF16, FileErrors
-from penstock.datasets.recording import BodyLocation, RecordedConversation, RecordingOptions, SourceFile, source_files
+from penstock.datasets.source_files import source_files
 from penstock.plural import counted
 from penstock.settings.schema import InputSettings
 
@@ -54,16 +56,17 @@ _EXPECTED_TYPES = {
 _MEMBER = re.compile(rf" - at `\$\.({'|'.join(_EXPECTED_TYPES)})")
 
 
-class InputsJson:
-    """The recording in an `inputs.json` file."""
+class InputsJson(Dataset):
+    """The recorded bodies in an `inputs.json` file."""
+
+    verbatim = True
 
     def __init__(self, path: str) -> None:
-        self.files: list[SourceFile] = source_files([path])
+        self.files = source_files([path])
         self._session_ids = _SessionIds()
         self._path = path
         self._chained = 0
         """The number of sessions with a `previous_response_id`."""
-        self.scanned = 0
 
     def notes(self) -> list[str]:
         return [*self._note_repeated_ids(), *self._note_stored_replies()]
@@ -84,8 +87,7 @@ class InputsJson:
         sessions = f"{os.path.basename(self._path)}: {counted(len(numbers), 'session')}"
         return [f"{sessions} with the id of an earlier one (line {shown}), sent under the same id."]
 
-    def scan(self, options: RecordingOptions, errors: FileErrors) -> Iterator[RecordedConversation]:
-        del options  # the payloads are not checked and have no times
+    def read(self, errors: FileErrors) -> Iterator[Conversation]:
         path = self.files[0].path
         lines = LineNumbers(path)
         with open(path, "rb", buffering=0) as file:
@@ -98,7 +100,7 @@ class InputsJson:
             except Truncated:
                 errors.add(lines.line(self.files[0].identity.size), "the file ends before its JSON does")
 
-    def _sessions(self, window: Window, lines: LineNumbers, errors: FileErrors) -> Iterator[RecordedConversation]:
+    def _sessions(self, window: Window, lines: LineNumbers, errors: FileErrors) -> Iterator[Conversation]:
         if window.peek(len(BOM)) == BOM:
             window.position += len(BOM)
         elif window.peek(2) in UTF16:
@@ -135,7 +137,7 @@ class InputsJson:
 
     def _session(
         self, window: Window, begin: int, end: int, lines: LineNumbers, errors: FileErrors
-    ) -> RecordedConversation | None:
+    ) -> Conversation | None:
         """Read a session. Add an error and return None if it cannot be replayed."""
         offset = window.base + begin
         try:
@@ -160,13 +162,11 @@ class InputsJson:
             return None
         self._session_ids.add(name, offset)
         self._chained += _PREVIOUS_RESPONSE.search(window.data, begin, end) is not None
-        return RecordedConversation(
-            name,
-            [
-                BodyLocation(0, window.base + start, stop - start, padding=_white_space(padding.get(str(turn))))
-                for turn, (start, stop) in enumerate(spans)
-            ],
-        )
+        bodies = [
+            BodyLocation(0, window.base + start, stop - start, _white_space(padding.get(str(turn))))
+            for turn, (start, stop) in enumerate(spans)
+        ]
+        return Conversation(id=name, turns=tuple([Turn(body=body) for body in bodies]))
 
 
 class _SessionError(Exception):
@@ -268,8 +268,8 @@ def _matches_file(path: str) -> bool:
     return False
 
 
-def _read(path: str, _settings: InputSettings) -> Contents:
-    return Contents([], recording=InputsJson(path))
+def _read(path: str, _settings: InputSettings) -> Dataset:
+    return InputsJson(path)
 
 
 FORMAT = Format(

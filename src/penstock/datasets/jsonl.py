@@ -19,8 +19,8 @@ __all__ = [
     "empty_file",
     "explain",
     "jsonl_files",
-    "numbered_lines",
     "open_failure",
+    "read_lines",
 ]
 
 _SHOWN = 20
@@ -77,23 +77,34 @@ class FileErrors:
             raise UserError(self.text())
 
 
-def numbered_lines(path: str, errors: FileErrors) -> Iterator[tuple[int, bytes]]:
-    """Yield the number and the text of each line that is not blank. Add an error for a line that is not UTF-8."""
+def read_lines(path: str, errors: FileErrors, name: str | None = None) -> Iterator[tuple[int, int, bytes]]:
+    """Yield the number, the offset and the bytes of each line that is not blank, without its line end and byte-order mark.
+
+    Add an error for a line that is not UTF-8. `name` is the name of the file if the input is a folder.
+    """
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", buffering=1 << 20) as file:
+            offset = 0
             for number, raw in enumerate(file, 1):
-                line = raw.removeprefix(BOM) if number == 1 else raw
-                if not line.isascii():
-                    if number == 1 and line.startswith(UTF16):
-                        errors.add(1, IN_UTF16)
+                begin, offset = offset, offset + len(raw)
+                line = raw[:-1] if raw.endswith(b"\n") else raw
+                if line.endswith(b"\r") and len(line) < len(raw):
+                    line = line[:-1]
+                if begin == 0:
+                    if line.startswith(UTF16):
+                        errors.add(1, IN_UTF16, name)
                         return
+                    if line.startswith(BOM):
+                        begin, line = len(BOM), line[len(BOM) :]
+                if not line.isascii():
                     try:
                         line.decode()
                     except UnicodeDecodeError as error:
-                        errors.add(number, f"not valid UTF-8 (byte {error.start + 1} of the line)")
+                        errors.add(number, f"not valid UTF-8 (byte {error.start + 1} of the line)", name)
                         continue
-                if not line.isspace() and line:
-                    yield number, line
+                elif not line or line.isspace():
+                    continue
+                yield number, begin, line
     except OSError as error:
         raise open_failure(path, error) from None
 

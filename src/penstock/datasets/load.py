@@ -3,62 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from functools import reduce
-from typing import TYPE_CHECKING, NamedTuple
+import sys
+from collections.abc import Callable
+from functools import cache
 
 import msgspec
 
 from penstock.datasets.conversation import Conversation, Turn
+from penstock.datasets.dataset import Contents, Dataset, Edit, Progress, ReadOptions
 from penstock.datasets.detect_format import detect
-from penstock.datasets.format import Contents
-from penstock.datasets.large_trace import LargeTrace
+from penstock.datasets.formats import lookup
+from penstock.datasets.jsonl import FileErrors
 from penstock.datasets.public import fetch
 from penstock.datasets.random_streams import fresh_seed, length, stream
-from penstock.datasets.recording import CONTEXT_MODE_COMPLETE, Recording
-from penstock.datasets.registry import lookup
 from penstock.datasets.trace_prompts import TracePrompts
 from penstock.datasets.trace_synthesis import synthesize
 from penstock.errors import UserError
-from penstock.settings.schema import InputSettings, SynthesisSettings
+from penstock.settings.schema import InputSettings, ScheduleSettings, SynthesisSettings
 from penstock.tokens.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from penstock.datasets.synthetic import Progress
-
-__all__ = ["Dataset", "load", "task"]
-
-_CONTEXT_MODE_DELTAS = "deltas_without_responses"
-
-
-class Dataset(NamedTuple):
-    name: str
-    """The file's name, or `synthetic`."""
-    conversations: Iterable[Conversation]
-    """Iterate over it once only: synthetic conversations are generated during iteration."""
-    turns: list[int]
-    """The number of turns of each conversation."""
-    synthetic: bool
-    format: str | None = None
-    note: str | None = None
-    """A sentence for the user about unused fields of the file."""
-    recording: Recording | None = None
-    """Replaces the conversations if bodies are sent as they are in the file."""
-    context_mode: str = _CONTEXT_MODE_DELTAS
-    """AIPerf's name for what a turn is sent with."""
-    write_prompt: Callable[[Turn], Turn] | None = None
-    """Writes the text of a turn of a trace that has only its length; None if every turn has its text."""
-    large_trace: LargeTrace | None = None
-    """Supplies the conversations instead, in parts."""
-    edit: Callable[[Conversation], Conversation] | None = None
-    """Applies the flags of the run to a conversation of `large_trace`."""
-    drawn: bool = False
-    """The conversations are drawn from the file with the seed."""
-
-    @property
-    def depends_on_seed(self) -> bool:
-        """True if the seed decides what the prompts are, and not only their order."""
-        return self.synthetic or self.write_prompt is not None or self.drawn
+__all__ = ["load", "task"]
 
 
 def task(settings: InputSettings) -> str:
@@ -76,10 +40,11 @@ def load(
     tokenizer: Callable[[], Tokenizer],
     progress: Progress | None = None,
     *,
-    scheduled: bool = False,
+    schedule: ScheduleSettings | None = None,
+    body_key: str | None = None,
 ) -> Dataset:
-    """Load the dataset. `tokenizer` is called if texts are generated or counted. With `scheduled`, the run replays recorded
-    times."""
+    """Load the dataset. `tokenizer` is called if texts are generated or counted. `schedule` is that of a run that replays
+    recorded times, and `body_key` is a key that every recorded body must have."""
     if settings.file is None:
         if settings.format is not None:
             raise UserError(
@@ -89,119 +54,84 @@ def load(
         from penstock.datasets.synthetic import Synthetic
 
         count = default_count if settings.entries is None else settings.entries
-        synthetic = Synthetic(settings, count, tokenizer() if settings.texts else None, progress)
-        return Dataset("synthetic", synthetic, synthetic.turns, synthetic=True)
+        return Synthetic(settings, count, tokenizer() if settings.texts else None, progress)
     path = settings.file if settings.public is None else fetch(settings.public, progress)
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise UserError(
             f"The input file '{path}' is a pipe or a device, and the input is read several times; save it to a file first."
         )
-    format_ = detect(path, scheduled=scheduled) if settings.format is None else lookup(settings.format)
-    contents = format_.read(path, settings)
-    if contents.complete is not None:
-        contents = contents.complete(tokenizer())
-    contents = _synthesized(contents, settings, format_.name)
-    edit = _editor(settings)
-    name = _name(path)
-    if (large := contents.large_trace) is not None:
-        large.prepare(scheduled=scheduled, progress=progress)
-        complete = max(large.turns, default=1) > 1 and not large.accumulates
-        return Dataset(
-            name,
-            (),
-            large.turns,
-            synthetic=False,
-            format=format_.name,
-            context_mode=CONTEXT_MODE_COMPLETE if complete else _CONTEXT_MODE_DELTAS,
-            write_prompt=_late_prompt_writer(large.first_turn(), settings, contents.block_size, tokenizer),
-            large_trace=large,
-            edit=edit,
-        )
-    conversations = list(map(edit, contents.conversations))
-    write_prompt = _prompt_writer(
-        [turn for each in conversations for turn in each.turns], settings, contents.block_size, tokenizer
-    )
-    if settings.corpus is not None and write_prompt is None:
+    format_ = detect(path, scheduled=schedule is not None) if settings.format is None else lookup(settings.format)
+    dataset = format_.read(path, settings)
+    options = ReadOptions(schedule, body_key, progress, tokenizer)
+    if settings.synthesis != SynthesisSettings():
+        dataset = _synthesized(dataset, settings, format_.name, options)
+    dataset.name = _name(path)
+    dataset.format = format_.name
+    dataset.drawn = format_.draws
+    dataset.prepare(options)
+    if settings.corpus is not None and not dataset.writes_prompts:
         raise UserError(
             f"--prompt-corpus applies to synthetic prompts, but '{settings.file}' ({format_.name}) has its own; leave it out."
         )
-    return Dataset(
-        name,
-        conversations,
-        [len(each.turns) for each in conversations],
-        synthetic=False,
-        format=format_.name,
-        note=contents.note,
-        recording=contents.recording,
-        context_mode=_context_mode(conversations, contents.recording),
-        write_prompt=write_prompt,
-        drawn=format_.draws,
-    )
+    dataset.edits = _edits(settings, dataset, tokenizer)
+    return dataset
 
 
-def _synthesized(contents: Contents, settings: InputSettings, format_name: str) -> Contents:
-    """Apply the changes of a trace that the user asks for."""
-    if settings.synthesis == SynthesisSettings():
-        return contents
-    if not any(turn.prompt is not None for each in contents.conversations for turn in each.turns):
+def _synthesized(dataset: Dataset, settings: InputSettings, format_name: str, options: ReadOptions) -> Dataset:
+    """Return a dataset with the changes of a trace that the user asks for."""
+    dataset.prepare(options._replace(schedule=None, whole_bytes=sys.maxsize))
+    if not dataset.writes_prompts:
         raise UserError(
             f"The flags --synthesis-… change a trace with 'input_length', but '{settings.file}' ({format_name}) has none."
         )
-    seed = fresh_seed() if settings.seed is None else settings.seed
-    conversations, note = synthesize(contents.conversations, settings.synthesis, contents.block_size, seed)
-    if not conversations:
+    original = list(dataset.read(FileErrors(dataset.name)))
+    changed, note = synthesize(original, settings.synthesis, dataset.block_size, _seed(settings))
+    if not changed:
         raise UserError(f"All requests of '{settings.file}' are longer than --synthesis-max-isl; give a larger value.")
-    notes = [text for text in (contents.note, note) if text is not None]
-    return contents._replace(conversations=conversations, note=" ".join(notes) or None)
+    notes = [text for text in (dataset.note, *dataset.notes(), note) if text is not None]
+    return Contents(changed, " ".join(notes) or None, dataset.block_size)
 
 
-def _prompt_writer(
-    turns: Iterable[Turn], settings: InputSettings, block_size: int, tokenizer: Callable[[], Tokenizer]
-) -> Callable[[Turn], Turn] | None:
-    if not any(turn.prompt is not None for turn in turns):
-        return None
-    seed = fresh_seed() if settings.seed is None else settings.seed
-    return TracePrompts(tokenizer(), seed, settings.block_size or block_size, settings.corpus).write
+def _seed(settings: InputSettings) -> int:
+    return fresh_seed() if settings.seed is None else settings.seed
 
 
-def _late_prompt_writer(
-    first: Turn, settings: InputSettings, block_size: int, tokenizer: Callable[[], Tokenizer]
-) -> Callable[[Turn], Turn]:
-    """Return a function that writes prompts. If the first turn has a text, the tokenizer is loaded for one that has none."""
-    writer = _prompt_writer([first], settings, block_size, tokenizer)
-
-    def write(turn: Turn) -> Turn:
-        nonlocal writer
-        if writer is None:
-            writer = _prompt_writer([turn], settings, block_size, tokenizer)
-        return turn if writer is None else writer(turn)
-
-    return write
-
-
-def _context_mode(conversations: list[Conversation], recording: Recording | None) -> str:
-    multi_turn = [each for each in conversations if len(each.turns) > 1]
-    if recording is not None or (multi_turn and not any(each.accumulate for each in multi_turn)):
-        return CONTEXT_MODE_COMPLETE
-    return _CONTEXT_MODE_DELTAS
-
-
-def _editor(settings: InputSettings) -> Callable[[Conversation], Conversation]:
-    """Return the function that applies the flags of the run to a conversation of a file."""
-    edits = []
+def _edits(settings: InputSettings, dataset: Dataset, tokenizer: Callable[[], Tokenizer]) -> list[Edit]:
+    """Return the changes of a conversation of a file that flags of the run ask for."""
+    edits: list[Edit] = []
     if settings.output_tokens_mean is not None:
         edits.append(_output_tokens_setter(settings, settings.output_tokens_mean))
     if settings.conversation.delay_ratio != 1:
         edits.append(lambda each: _with_scaled_delays(each, settings.conversation.delay_ratio))
     if settings.system is not None:
         edits.append(lambda each: _with_system(each, settings.system))
-    return lambda each: reduce(lambda result, edit: edit(result), edits, each)
+    if not dataset.verbatim:
+        edits.append(_prompt_writer(settings, dataset, tokenizer))
+    return edits
+
+
+def _prompt_writer(settings: InputSettings, dataset: Dataset, tokenizer: Callable[[], Tokenizer]) -> Edit:
+    """Return a function that writes the texts of turns that have only their lengths. The tokenizer is loaded now if there are
+    such turns in the checked part of the dataset, else for the first of them."""
+
+    @cache
+    def prompts() -> TracePrompts:
+        return TracePrompts(tokenizer(), _seed(settings), settings.block_size or dataset.block_size, settings.corpus)
+
+    def write(conversation: Conversation) -> Conversation:
+        if all(turn.prompt is None for turn in conversation.turns):
+            return conversation
+        return msgspec.structs.replace(conversation, turns=tuple(map(prompts().write, conversation.turns)))
+
+    if dataset.writes_prompts:
+        prompts()
+    return write
 
 
 def _output_tokens_setter(settings: InputSettings, mean: float) -> Callable[[Conversation], Conversation]:
     """Return a function that sets the reply length of the run for each turn that has none."""
     stddev = settings.output_tokens_stddev
-    rng = stream(fresh_seed() if settings.seed is None else settings.seed, "output lengths")
+    rng = stream(_seed(settings), "output lengths")
 
     def with_length(turn: Turn) -> Turn:
         # Draw for every turn, so that a length given in one line does not change those of later lines.

@@ -8,20 +8,23 @@ Lines with the same session_id are one conversation. A system turn at its beginn
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from penstock.datasets.conversation import Conversation, Turn
-from penstock.datasets.format import Contents, Format
-from penstock.datasets.jsonl import FileErrors, empty_file, explain, numbered_lines
-from penstock.datasets.random_streams import conversation_ids
-from penstock.datasets.turn_fields import TurnFields, build_turn, unused_note
+from penstock.datasets.dataset import ReadOptions
+from penstock.datasets.format import Format
+from penstock.datasets.jsonl import FileErrors
+from penstock.datasets.row_file import Row, RowFile, session_name
+from penstock.datasets.turn_fields import TurnFields, UnusedFields, build_turn
 from penstock.settings.schema import InputSettings
 
-__all__ = ["FORMAT", "read"]
+__all__ = ["FORMAT", "MultiTurn"]
 
 _NAME = "multi_turn"
+_ONLY_SYSTEM = "it has a system turn and no other"
 
 
 class _Line(msgspec.Struct):
@@ -32,10 +35,7 @@ class _Line(msgspec.Struct):
 
 _FIELDS = frozenset(_Line.__struct_fields__)
 _TURN_FIELDS = frozenset(TurnFields.__struct_fields__)
-
-
-class _Keys(msgspec.Struct):
-    turns: list[dict[str, msgspec.Raw]]
+_decode = msgspec.json.Decoder(_Line).decode
 
 
 def _matches(first: dict[str, Any]) -> bool:
@@ -43,51 +43,60 @@ def _matches(first: dict[str, Any]) -> bool:
     return isinstance(turns, list) and bool(turns) and all(isinstance(turn, dict) for turn in turns)
 
 
-def read(path: str, settings: InputSettings) -> Contents:
-    errors = FileErrors(path)
-    decode = msgspec.json.Decoder(_Line).decode
-    folder = os.path.dirname(path)
-    sessions: dict[str | int, list[Turn]] = {}
-    """By session id, or by line number for a line without one, in order of first appearance."""
-    first_lines: dict[str | int, int] = {}
-    unused: set[str] = set()
-    for number, line in numbered_lines(path, errors):
-        try:
-            entry = decode(line)
-        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            errors.add(number, explain(error, line))
-            continue
-        session = number if entry.session_id in (None, "") else str(entry.session_id)
-        first_lines.setdefault(session, number)
-        turns = sessions.setdefault(session, [])
-        if not entry.turns:
-            errors.add(number, "'turns' is empty")
-        for position, fields in enumerate(entry.turns, 1):
+class MultiTurn(RowFile):
+    """The conversations of a file."""
+
+    reads_ahead = True
+
+    def __init__(self, path: str, settings: InputSettings) -> None:
+        super().__init__(path, settings.seed)
+        self._folder = os.path.dirname(path)
+        self._unused = UnusedFields(path, _NAME, _FIELDS, _TURN_FIELDS)
+        self._sessions: set[str] = set()
+        self._only_system: dict[str, int] = {}
+        """The first lines of sessions that have a system turn and no other."""
+
+    def parse(self, line: bytes, offset: int) -> Row:
+        del offset
+        fields = _decode(line)
+        if not fields.turns:
+            raise ValueError("'turns' is empty")
+        self._unused.look_at(line)
+        turns: list[Turn] = []
+        for turn in fields.turns:
             try:
-                turns.append(build_turn(fields, folder))
+                turns.append(build_turn(turn, self._folder))
             except ValueError as error:
-                errors.add(number, f"turn {position}: {error}")
-        if len(unused) < 100 and number <= 1000:
-            unused |= _unused(line)
-    if not first_lines and not errors.count:
-        raise empty_file(path)
-    for session, turns in sessions.items():
-        if len(turns) == 1 and _is_system(turns[0]):
-            errors.add(first_lines[session], "it has a system turn and no other")
-    errors.raise_any()
-    ids = conversation_ids(settings.seed, sessions)
-    conversations = [
-        _conversation(session if isinstance(session, str) else next(ids), turns) for session, turns in sessions.items()
-    ]
-    return Contents(conversations, unused_note(path, _NAME, unused, _FIELDS | _TURN_FIELDS))
+                raise ValueError(f"turn {len(turns) + 1}: {error}") from None
+        return Row(tuple(turns), session_name(fields.session_id))
 
+    def link(self, number: int, row: Row) -> Row:
+        only_system = len(row.turns) == 1 and _is_system(row.turns[0])
+        if row.session is None:
+            if only_system:
+                raise ValueError(_ONLY_SYSTEM)
+        elif row.session in self._sessions:
+            self._only_system.pop(row.session, None)
+        else:
+            self._sessions.add(row.session)
+            if only_system:
+                self._only_system[row.session] = number
+        return row
 
-def _conversation(name: str, turns: list[Turn]) -> Conversation:
-    system = None
-    if _is_system(turns[0]):
-        system = "\n\n".join(turns[0].texts)
-        turns = turns[1:]
-    return Conversation(id=name, turns=tuple(turns), system=system, accumulate=True)
+    def check_end(self, errors: FileErrors) -> None:
+        for number in self._only_system.values():
+            errors.add(number, _ONLY_SYSTEM)
+
+    def prepare(self, options: ReadOptions) -> None:
+        super().prepare(options)
+        self.note = self._unused.note()
+
+    def merge(self, name: str, rows: Sequence[Row]) -> Conversation:
+        merged = super().merge(name, rows)
+        first, *others = merged.turns
+        if not _is_system(first):
+            return merged
+        return msgspec.structs.replace(merged, turns=tuple(others), system="\n\n".join(first.texts))
 
 
 def _is_system(turn: Turn) -> bool:
@@ -98,16 +107,9 @@ def _is_system(turn: Turn) -> bool:
     return turn.role == "system" and text_only and turn.output_tokens is None
 
 
-def _unused(line: bytes) -> set[str]:
-    unused = msgspec.json.decode(line, type=dict[str, msgspec.Raw]).keys() - _FIELDS
-    for turn in msgspec.json.decode(line, type=_Keys).turns:
-        unused |= turn.keys() - _TURN_FIELDS
-    return set(unused)
-
-
 FORMAT = Format(
     name=_NAME,
     needs="one JSON object per line, with a list 'turns' of objects like those of single_turn",
     matches=_matches,
-    read=read,
+    read=MultiTurn,
 )

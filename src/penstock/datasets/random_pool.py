@@ -7,15 +7,17 @@ folder have the names of their files, which are those of texts that have none.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 from penstock.datasets.conversation import Conversation, Turn
+from penstock.datasets.dataset import ReadOptions
 from penstock.datasets.format import Contents, Format
-from penstock.datasets.jsonl import jsonl_files
+from penstock.datasets.jsonl import FileErrors, jsonl_files
 from penstock.datasets.random_streams import conversation_ids, fresh_seed, stream
 from penstock.datasets.sentences import pick
-from penstock.datasets.single_turn import read as read_single_turn
+from penstock.datasets.single_turn import SingleTurn
 from penstock.settings.schema import InputSettings
 
 __all__ = ["FORMAT"]
@@ -27,15 +29,20 @@ def _read(path: str, settings: InputSettings) -> Contents:
     is_folder = os.path.isdir(path)
     files = jsonl_files(path) if is_folder else [path]
     names = [os.path.splitext(os.path.basename(file))[0] if is_folder else "" for file in files]
-    contents = [read_single_turn(file, settings) for file in files]
-    pools = [[turn for each in content.conversations for turn in each.turns] for content in contents]
+    pools: list[list[Turn]] = []
+    notes: list[str] = []
+    for file in files:
+        pool = SingleTurn(file, settings)
+        pool.prepare(ReadOptions(whole_bytes=sys.maxsize))
+        pools.append([turn for each in pool.read(FileErrors(file)) for turn in each.turns])
+        notes += [pool.note] if pool.note else []
     rng = stream(fresh_seed() if settings.seed is None else settings.seed, "random pool")
     ids = conversation_ids(settings.seed)
     conversations = [
         Conversation(id=next(ids), turns=(_merged([pick(rng, pool) for pool in pools], names),))
         for _ in range(settings.entries or _ENTRIES)
     ]
-    return Contents(conversations, " ".join([each.note for each in contents if each.note]) or None)
+    return Contents(conversations, " ".join(notes) or None)
 
 
 def _merged(turns: Sequence[Turn], names: Sequence[str]) -> Turn:

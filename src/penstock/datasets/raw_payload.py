@@ -12,104 +12,56 @@ from typing import Any
 
 import msgspec
 
-from penstock.datasets.format import Contents, Format
+from penstock.datasets.conversation import BodyLocation, Conversation, Turn
+from penstock.datasets.dataset import Dataset, ReadOptions
+from penstock.datasets.format import Format
 from penstock.datasets.json_text import replace_lone_surrogates
-from penstock.datasets.jsonl import BOM, IN_UTF16, UTF16, FileErrors, explain, jsonl_files
-from penstock.datasets.recording import BodyLocation, RecordedConversation, RecordingOptions, SourceFile, source_files
+from penstock.datasets.jsonl import FileErrors, explain, jsonl_files, read_lines
+from penstock.datasets.source_files import source_files
 from penstock.settings.schema import InputSettings
 
-__all__ = ["FORMAT", "Lines", "RawPayload"]
-
-_NAME = "raw_payload"
+__all__ = ["FORMAT", "RawPayload"]
 
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-class RawPayload:
-    """The recording in a file or folder of request bodies."""
+class RawPayload(Dataset):
+    """The recorded bodies in a file or folder."""
+
+    verbatim = True
 
     def __init__(self, path: str) -> None:
         self._folder = path if os.path.isdir(path) else None
-        self.files: list[SourceFile] = source_files([path] if self._folder is None else jsonl_files(path))
-        self._lines = Lines(self.files)
+        self.files = source_files([path] if self._folder is None else jsonl_files(path))
+        self._check = _checker(None)
 
-    @property
-    def scanned(self) -> int:
-        return self._lines.scanned
+    def prepare(self, options: ReadOptions) -> None:
+        self._check = _checker(options.body_key)
 
-    def notes(self) -> list[str]:
-        return []
-
-    def scan(self, options: RecordingOptions, errors: FileErrors) -> Iterator[RecordedConversation]:
-        check = _checker(options.body_key)
+    def read(self, errors: FileErrors) -> Iterator[Conversation]:
         if self._folder is None:
-            for _, offset, line in self._lines.read(0, errors):
-                if error := check(line):
-                    errors.add(self._lines.number, error)
-                else:
-                    yield RecordedConversation(None, [BodyLocation(0, offset, len(line))])
-            if not self._lines.seen:
-                errors.add(1, "the file is empty: each line should be a request body, a JSON object")
+            for turn in self._turns(0, errors, None):
+                yield Conversation(id="", turns=(turn,))
             return
         for number, file in enumerate(self.files):
             name = os.path.basename(file.path)
-            before = errors.count
-            bodies = []
-            for _, offset, line in self._lines.read(number, errors):
-                if error := check(line):
-                    errors.add(self._lines.number, error, name)
-                else:
-                    bodies.append(BodyLocation(number, offset, len(line)))
-            if bodies:
-                yield RecordedConversation(os.path.splitext(name)[0], bodies)
-            elif errors.count == before:
-                errors.add(1, "the file is empty: each line should be a request body, a JSON object", name)
+            if turns := tuple(self._turns(number, errors, name)):
+                yield Conversation(id=os.path.splitext(name)[0], turns=turns)
 
-
-class Lines:
-    """The lines of files with their offsets, without line ends and byte-order marks."""
-
-    def __init__(self, files: list[SourceFile]) -> None:
-        self._files = files
-        self._several = len(files) > 1
-        self.number = 0
-        """The number of the current line, from 1."""
-        self.scanned = 0
-        self.seen = False
-        """True once a line is not blank."""
-
-    def read(self, file: int, errors: FileErrors) -> Iterator[tuple[int, int, bytes]]:
-        """Yield (number, offset, line) for each line that is not blank. Add an error for a line that is not UTF-8."""
-        path = self._files[file].path
-        name = os.path.basename(path) if self._several else None
-        before = self.scanned
-        with open(path, "rb", buffering=1 << 20) as opened:
-            offset = 0
-            self.number = 0
-            for raw in opened:
-                self.number += 1
-                begin, offset = offset, offset + len(raw)
-                self.scanned = before + offset
-                line = raw[:-1] if raw.endswith(b"\n") else raw
-                if line.endswith(b"\r") and len(line) < len(raw):
-                    line = line[:-1]
-                if begin == 0:
-                    if line.startswith(UTF16):
-                        errors.add(1, IN_UTF16, name)
-                        return
-                    if line.startswith(BOM):
-                        begin, line = len(BOM), line[len(BOM) :]
-                if not line.isascii():
-                    try:
-                        line.decode()
-                    except UnicodeDecodeError as error:
-                        self.seen = True
-                        errors.add(self.number, f"not valid UTF-8 (byte {error.start + 1} of the line)", name)
-                        continue
-                elif not line or line.isspace():
-                    continue
-                self.seen = True
-                yield self.number, begin, line
+    def _turns(self, number: int, errors: FileErrors, name: str | None) -> Iterator[Turn]:
+        """Yield the bodies of a file. `name` is that of the file if the input is a folder."""
+        file = self.files[number]
+        before, scanned, empty = errors.count, self.scanned, True
+        for line_number, offset, line in read_lines(file.path, errors, name):
+            self.scanned = scanned + offset + len(line)
+            if error := self._check(line):
+                errors.add(line_number, error, name)
+            else:
+                empty = False
+                yield Turn(body=BodyLocation(number, offset, len(line)))
+        self.scanned = scanned + file.identity.size
+        if empty and errors.count == before:
+            errors.add(1, "the file is empty: each line should be a request body, a JSON object", name)
 
 
 def _checker(key: str | None) -> Callable[[bytes], str | None]:
@@ -156,12 +108,12 @@ def _matches(first: dict[str, Any]) -> bool:
     return isinstance(first.get("messages"), list)
 
 
-def _read(path: str, _settings: InputSettings) -> Contents:
-    return Contents([], recording=RawPayload(path))
+def _read(path: str, _settings: InputSettings) -> Dataset:
+    return RawPayload(path)
 
 
 FORMAT = Format(
-    name=_NAME,
+    name="raw_payload",
     needs="one request body per line, sent as it is: a JSON object with a list 'messages', or what the endpoint needs",
     matches=_matches,
     read=_read,

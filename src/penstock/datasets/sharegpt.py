@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from functools import partial
 
 import msgspec
 
 from penstock.datasets.conversation import Conversation, Turn
+from penstock.datasets.dataset import ReadOptions
 from penstock.datasets.format import Contents, Format
 from penstock.datasets.json_text import replace_lone_surrogates
 from penstock.datasets.jsonl import BOM, empty_file, explain, open_failure
@@ -51,12 +51,25 @@ def _matches_file(path: str) -> bool:
     return head.startswith(b"[") and b'"conversations"' in head
 
 
-def _read(path: str, settings: InputSettings) -> Contents:
-    entries = [each for each in _entries(path) if len(each.conversations) >= 2]
-    return Contents([], complete=partial(_contents, path, settings, entries))
+class ShareGpt(Contents):
+    """The usable prompts of a file. They are chosen in `prepare`, which has the tokenizer."""
+
+    def __init__(self, path: str, settings: InputSettings) -> None:
+        super().__init__([])
+        self._path = path
+        self._settings = settings
+        self._entries = [each for each in _entries(path) if len(each.conversations) >= 2]
+
+    def prepare(self, options: ReadOptions) -> None:
+        if options.tokenizer is not None:
+            super().__init__(*_conversations(self._path, self._settings, self._entries, options.tokenizer()))
+        super().prepare(options)
 
 
-def _contents(path: str, settings: InputSettings, entries: list[_Entry], tokenizer: Tokenizer) -> Contents:
+def _conversations(
+    path: str, settings: InputSettings, entries: list[_Entry], tokenizer: Tokenizer
+) -> tuple[list[Conversation], str]:
+    """Return the conversations, and a sentence about their number."""
     begin = 0
     wanted = settings.entries or _ENTRIES
     used: list[tuple[str, int]] = []
@@ -78,7 +91,7 @@ def _contents(path: str, settings: InputSettings, entries: list[_Entry], tokeniz
     note = f"{path}: {len(conversations):,} prompts are used"
     if len(used) > wanted or begin + _CHUNK < len(entries):
         note += "; --num-dataset-entries sets the number"
-    return Contents(conversations, f"{note}.")
+    return conversations, f"{note}."
 
 
 def _entries(path: str) -> list[_Entry]:
@@ -117,6 +130,6 @@ FORMAT = Format(
     name=_NAME,
     needs="a JSON list of objects with a list 'conversations' of messages with 'value'",
     matches=lambda _first: False,  # not one object per line
-    read=_read,
+    read=ShareGpt,
     matches_file=_matches_file,
 )

@@ -10,14 +10,13 @@ from typing import Any
 
 import msgspec
 
-from penstock.datasets.conversation import Conversation, Turn
-from penstock.datasets.format import Contents, Format
-from penstock.datasets.jsonl import FileErrors, empty_file, explain, numbered_lines
-from penstock.datasets.random_streams import conversation_ids
-from penstock.datasets.turn_fields import CONTENT, TurnFields, build_turn, unused_note
+from penstock.datasets.dataset import ReadOptions
+from penstock.datasets.format import Format
+from penstock.datasets.row_file import Row, RowFile, session_name
+from penstock.datasets.turn_fields import CONTENT, TurnFields, UnusedFields, build_turn
 from penstock.settings.schema import InputSettings
 
-__all__ = ["FORMAT", "read"]
+__all__ = ["FORMAT", "SingleTurn"]
 
 _NAME = "single_turn"
 
@@ -28,6 +27,7 @@ class _Line(TurnFields):
 
 
 _FIELDS = frozenset(_Line.__struct_fields__)
+_decode = msgspec.json.Decoder(_Line).decode
 
 
 def _matches(first: dict[str, Any]) -> bool:
@@ -38,44 +38,31 @@ def _matches(first: dict[str, Any]) -> bool:
     return has_text or any(first.get(field) for field in CONTENT)
 
 
-def read(path: str, settings: InputSettings) -> Contents:
-    errors = FileErrors(path)
-    decode = msgspec.json.Decoder(_Line).decode
-    folder = os.path.dirname(path)
-    sessions: dict[str | int, list[Turn]] = {}
-    """By session id, or by line number for a line without one, in order of first appearance."""
-    unused: set[str] = set()
-    empty = True
-    for number, line in numbered_lines(path, errors):
-        empty = False
-        try:
-            entry = decode(line)
-        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            errors.add(number, explain(error, line))
-            continue
-        try:
-            turn = build_turn(entry, folder)
-        except ValueError as error:
-            errors.add(number, str(error))
-            continue
-        session = number if entry.session_id in (None, "") else str(entry.session_id)
-        sessions.setdefault(session, []).append(turn)
-        if len(unused) < 100 and number <= 1000:
-            unused.update(msgspec.json.decode(line, type=dict[str, msgspec.Raw]).keys() - _FIELDS)
-    errors.raise_any()
-    if empty:
-        raise empty_file(path)
-    ids = conversation_ids(settings.seed, sessions)
-    conversations = [
-        Conversation(id=session if isinstance(session, str) else next(ids), turns=tuple(turns))
-        for session, turns in sessions.items()
-    ]
-    return Contents(conversations, unused_note(path, _NAME, unused, _FIELDS))
+class SingleTurn(RowFile):
+    """The prompts of a file."""
+
+    session_key = b'"session_id"'
+
+    def __init__(self, path: str, settings: InputSettings) -> None:
+        super().__init__(path, settings.seed)
+        self._folder = os.path.dirname(path)
+        self._unused = UnusedFields(path, _NAME, _FIELDS)
+
+    def parse(self, line: bytes, offset: int) -> Row:
+        del offset
+        fields = _decode(line)
+        turn = build_turn(fields, self._folder)
+        self._unused.look_at(line)
+        return Row((turn,), session_name(fields.session_id), complete=True)
+
+    def prepare(self, options: ReadOptions) -> None:
+        super().prepare(options)
+        self.note = self._unused.note()
 
 
 FORMAT = Format(
     name=_NAME,
     needs="one JSON object per line, with 'text' or a list 'texts', 'image' or 'audio'",
     matches=_matches,
-    read=read,
+    read=SingleTurn,
 )

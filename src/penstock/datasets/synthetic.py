@@ -17,7 +17,9 @@ import msgspec
 
 from penstock.datasets.conversation import Conversation, Turn
 from penstock.datasets.corpora import corpus
+from penstock.datasets.dataset import Dataset, Progress
 from penstock.datasets.exact_length import fit_length
+from penstock.datasets.jsonl import FileErrors
 from penstock.datasets.lengths import draw_lengths
 from penstock.datasets.media.audio import audio_clips
 from penstock.datasets.media.images import images
@@ -30,10 +32,7 @@ from penstock.settings.schema import InputSettings, RankingSettings
 from penstock.tokens.chat_template import ChatTokenizer
 from penstock.tokens.tokenizer import Tokenizer
 
-__all__ = ["Progress", "Synthetic"]
-
-Progress = Callable[[int, int], None]
-"""Called with (done, total) after each chunk."""
+__all__ = ["Synthetic"]
 
 _CHUNK_TEXTS = 256
 _CHUNK_TOKENS = 200_000
@@ -41,8 +40,12 @@ _CHUNK_MIN_TEXTS = 8
 _REDRAWS = 8
 
 
-class Synthetic:
+class Synthetic(Dataset):
     """Conversations that are generated while they are iterated over, so that not all prompts are in memory."""
+
+    name = "synthetic"
+    synthetic = True
+    accumulates = True
 
     def __init__(
         self, settings: InputSettings, count: int, tokenizer: Tokenizer | None, progress: Progress | None = None
@@ -57,7 +60,8 @@ class Synthetic:
         self.turns = [length(rng, shape.turns_mean, shape.turns_stddev) for _ in range(count)]
         """The number of turns of each conversation."""
 
-    def __iter__(self) -> Iterator[Conversation]:
+    def read(self, errors: FileErrors) -> Iterator[Conversation]:
+        del errors
         settings, seed, writer = self._settings, self._seed, self._writer
         if writer is None:
             media_only = _with_media(repeat(Turn(), sum(self.turns)), settings, seed, self._progress)

@@ -9,9 +9,10 @@ import msgspec
 
 from penstock.datasets.conversation import Media, Turn
 from penstock.datasets.media.files import read_audio, read_image
+from penstock.datasets.schedule_part import check_milliseconds
 from penstock.suggest import nearest
 
-__all__ = ["CONTENT", "TurnFields", "build_turn", "unused_note"]
+__all__ = ["CONTENT", "TurnFields", "UnusedFields", "build_turn"]
 
 CONTENT = ("image", "images", "audio", "audios", "video", "videos", "image_uuids")
 """Fields of a turn other than texts; any of them shows that an object is a turn."""
@@ -53,6 +54,7 @@ def build_turn(fields: TurnFields, folder: str) -> Turn:
             raise ValueError(f"it has both '{single}' and '{several}'; keep one")
     if fields.timestamp is not None and fields.delay is not None:
         raise ValueError("it has both 'timestamp' and 'delay'; keep one")
+    check_milliseconds(timestamp=fields.timestamp, delay=fields.delay)
     if fields.role == "":
         raise ValueError("'role' is empty")
     texts = _as_tuple(fields.text or None, fields.texts)
@@ -98,14 +100,36 @@ def _names(several: _Contents | None) -> tuple[str, ...]:
     return tuple(names)
 
 
-def unused_note(path: str, name: str, unused: set[str], known: frozenset[str]) -> str | None:
-    """Return a sentence about the fields that the format does not use, or None."""
-    if not unused:
-        return None
-    shown = ", ".join(_with_suggestion(field, known) for field in sorted(unused)[:5]) + (
-        ", …" if len(unused) > 5 else ""
-    )
-    return f"{path}: the format {name} does not use {shown}."
+class UnusedFields:
+    """Collects the fields that a format does not use, from the first 1,000 lines of a file."""
+
+    def __init__(self, path: str, format_: str, known: frozenset[str], of_turns: frozenset[str] = frozenset()) -> None:
+        """`of_turns` are the known fields of the objects in a list `turns`."""
+        self._path = path
+        self._format = format_
+        self._known = known
+        self._of_turns = of_turns
+        self._unused: set[str] = set()
+        self._lines = 0
+
+    def look_at(self, line: bytes) -> None:
+        self._lines += 1
+        if self._lines > 1000 or len(self._unused) >= 100:
+            return
+        members = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+        self._unused |= members.keys() - self._known
+        if self._of_turns:
+            for turn in msgspec.json.decode(members["turns"], type=list[dict[str, msgspec.Raw]]):
+                self._unused |= turn.keys() - self._of_turns
+
+    def note(self) -> str | None:
+        """Return a sentence about the fields, or None if there are none."""
+        if not self._unused:
+            return None
+        known = self._known | self._of_turns
+        shown = ", ".join(_with_suggestion(field, known) for field in sorted(self._unused)[:5])
+        more = ", …" if len(self._unused) > 5 else ""
+        return f"{self._path}: the format {self._format} does not use {shown}{more}."
 
 
 def _with_suggestion(field: str, known: frozenset[str]) -> str:

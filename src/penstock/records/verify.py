@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from penstock.datasets.dataset import Dataset, ReadOptions
 from penstock.datasets.detect_format import detect
+from penstock.datasets.formats import lookup
 from penstock.datasets.jsonl import FileErrors
-from penstock.datasets.recording import Recording, RecordingOptions
-from penstock.datasets.registry import lookup
 from penstock.errors import UserError
 from penstock.records.bodies import BodyReader
 from penstock.records.log import RunLog
@@ -215,12 +215,11 @@ class _DigestTable:
         errors = FileErrors(path)
         recording = _open_recording(path, format_)
         files = PayloadFiles([file.path for file in recording.files])
-        # Without a `body_key` any object is accepted: only the bytes matter here, not the endpoint of the run.
-        for number, recorded in enumerate(recording.scan(RecordingOptions(), errors)):
+        for number, conversation in enumerate(recording.read(errors)):
             self._first.append(len(self._digests) // 32)
-            if recorded.session is not None:
-                self._by_name.setdefault(recorded.session, number)
-            for place in recorded.bodies:
+            if conversation.id:
+                self._by_name.setdefault(conversation.id, number)
+            for place in [turn.body for turn in conversation.turns if turn.body is not None]:
                 before, after = place.padding or (b"", b"")
                 body = files.read(place.file, place.length, place.offset)
                 self._digests += sha256(before + body + after).digest()
@@ -255,16 +254,18 @@ class _DigestTable:
         return bytes(self._digests[position * 32 : position * 32 + 32])
 
 
-def _open_recording(path: str, format_: str | None) -> Recording:
+def _open_recording(path: str, format_: str | None) -> Dataset:
     if not os.path.exists(path):
         raise UserError(f"--against '{path}' does not exist.")
     dataset_format = detect(path) if format_ is None else lookup(format_)
-    recording = dataset_format.read(path, InputSettings(file=path)).recording
-    if recording is None:
+    recording = dataset_format.read(path, InputSettings(file=path))
+    if not recording.verbatim:
         raise UserError(
             f"--against '{path}' looks like {dataset_format.name}, from which bodies are built; compare with a file that "
             "holds bodies: raw_payload, inputs_json, mooncake_trace payloads, or the log of a mock server."
         )
+    # Without a `body_key` any object is accepted: only the bytes matter here, not the endpoint of the run.
+    recording.prepare(ReadOptions())
     return recording
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import msgspec
 
 from penstock.datasets import load as datasets
+from penstock.datasets.dataset import Dataset
 from penstock.endpoints.base import endpoint_named
 from penstock.errors import RunError, UserError
 from penstock.records.log import FAILURES, INTERRUPTED, STOP_RULE, UNTIL, LoggedData, LoggedPoint, LoggedResume
@@ -73,7 +74,7 @@ class OpenedRun(NamedTuple):
     """A run that is ready for its phases."""
 
     settings: Settings
-    dataset: datasets.Dataset
+    dataset: Dataset
     tokenizer: LazyTokenizer
     prepared: Prepared
     runner: Runner
@@ -210,7 +211,7 @@ class FailureRule:
 class StoredData(NamedTuple):
     """A dataset with its payload store."""
 
-    dataset: datasets.Dataset
+    dataset: Dataset
     data: LoggedData
     bodies: int | None
     conversations: int | None
@@ -227,7 +228,8 @@ def store_data(opened: OpenedRun, settings: Settings, number: int, observer: Obs
         default_entries(settings),
         opened.tokenizer.get,
         observer.step("Preparing prompts"),
-        scheduled=settings.load.recorded is not None,
+        schedule=settings.load.recorded,
+        body_key=endpoint.declaration.body_key,
     )
     name = f"data-{number}"
     folder = os.path.join(opened.prepared.job.log, name)
@@ -270,7 +272,8 @@ def open_run(
             default_entries(settings),
             tokenizer.get,
             observer.step(datasets.task(settings.input)),
-            scheduled=settings.load.recorded is not None,
+            schedule=settings.load.recorded,
+            body_key=endpoint.declaration.body_key,
         )
         check_streams(settings, dataset)
         prepared = prepare(
@@ -316,7 +319,7 @@ def start_run(
     settings: Settings,
     folder: RunFolder,
     observer: Observer,
-    dataset: datasets.Dataset,
+    dataset: Dataset,
     tokenizer: LazyTokenizer,
     prepared: Prepared,
     *,

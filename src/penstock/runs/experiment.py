@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from penstock.datasets.load import Dataset
+from penstock.datasets.dataset import Dataset
 from penstock.errors import PenstockError, UserError
 from penstock.records.header import encode_header
 from penstock.records.log import INTERRUPTED, SEARCH_LOAD, LoggedData, LoggedPoint, RunLog

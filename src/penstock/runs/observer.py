@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.datasets.load import Dataset
+    from penstock.datasets.dataset import Dataset
     from penstock.endpoints.base import Endpoint
     from penstock.records.log import Sample
     from penstock.runs.points import Point, PointResult

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from time import monotonic_ns
 from typing import NamedTuple
 
-from penstock.datasets.load import Dataset
+from penstock.datasets.dataset import Dataset
 from penstock.endpoints.base import Endpoint
 from penstock.errors import UserError
 from penstock.records.header import RunHeader, new_header
 from penstock.records.log import RunLog
 from penstock.runs.build_payloads import StoredPayloads, build_payloads
-from penstock.runs.indexer import InputFiles
+from penstock.runs.input_files import InputFiles
 from penstock.schedule.phase import Phase
 from penstock.schedule.phases import default_conversations, make_phases
 from penstock.schedule.users import UserArrivals
@@ -115,12 +115,7 @@ def check_streams(settings: Settings, dataset: Dataset) -> None:
     """Raise UserError if --until or --slo needs a metric of streamed replies, and requests do not ask for them. The bodies of a
     recording may ask for them by themselves."""
     endpoint = settings.endpoint
-    if (
-        not settings.watches_records
-        or endpoint.streaming
-        or "stream" in endpoint.extra
-        or dataset.recording is not None
-    ):
+    if not settings.watches_records or endpoint.streaming or "stream" in endpoint.extra or dataset.verbatim:
         return
     from penstock.metrics.capacity import parse_slo
     from penstock.metrics.catalogue import CATALOGUE
@@ -208,7 +203,7 @@ def prepare(
         **({"flush_ns": _WATCHED_FLUSH_NS} if settings.watches_records else {}),
     )
     epoch = monotonic_ns()
-    if not dataset.synthetic and dataset.write_prompt is None:
+    if not dataset.synthetic and not dataset.writes_prompts:
         prompt_tokenizer = None
     RunLog.write_header(log, _header(settings, dataset, stored, phases[-1], seed, workers, epoch, prompt_tokenizer))
     return Prepared(
@@ -226,7 +221,7 @@ def prepare(
     )
 
 
-def _check_turns(settings: Settings, turns: list[int]) -> None:
+def _check_turns(settings: Settings, turns: Sequence[int]) -> None:
     """Raise UserError for a load of users without conversations of several turns. A file that is still being read has none."""
     if settings.load.users is not None and turns and max(turns) < 2:
         raise UserError(
@@ -270,7 +265,9 @@ def _raise_file_limit(sizes: Sequence[_Size], workers: int, *, only_check: bool)
     return raise_file_limit(in_flight, max(size.connections for size in sizes), workers, only_check=only_check)
 
 
-def expected_requests(phases: Sequence[Phase], bodies: int | None, turns: list[int], sampling: str) -> list[int | None]:
+def expected_requests(
+    phases: Sequence[Phase], bodies: int | None, turns: Sequence[int], sampling: str
+) -> list[int | None]:
     """Return how many requests each phase sends; None where that is not known."""
     return [
         _expected_requests(phase, bodies, turns, sampling, known=_position_is_known(phases[:number], turns))
@@ -278,12 +275,14 @@ def expected_requests(phases: Sequence[Phase], bodies: int | None, turns: list[i
     ]
 
 
-def _position_is_known(before: Sequence[Phase], turns: list[int]) -> bool:
+def _position_is_known(before: Sequence[Phase], turns: Sequence[int]) -> bool:
     """Return whether the number of conversations that the earlier phases send is known."""
     return all(phase.duration_s is None and (phase.requests is None or (turns and max(turns) == 1)) for phase in before)
 
 
-def _expected_requests(phase: Phase, bodies: int | None, turns: list[int], sampling: str, *, known: bool) -> int | None:
+def _expected_requests(
+    phase: Phase, bodies: int | None, turns: Sequence[int], sampling: str, *, known: bool
+) -> int | None:
     """Return how many requests the phase sends; None if that is not known. `known` says whether its start in the dataset is."""
     limits = [phase.requests]
     if phase.whole:
@@ -293,7 +292,7 @@ def _expected_requests(phase: Phase, bodies: int | None, turns: list[int], sampl
     return min((n for n in limits if n is not None), default=None)
 
 
-def _requests_of_conversations(phase: Phase, turns: list[int], known: bool) -> int | None:
+def _requests_of_conversations(phase: Phase, turns: Sequence[int], known: bool) -> int | None:
     """Return the number of turns of the phase's conversations; None if they differ and it is not known which they are."""
     copies = phase.servers.copies
     count = -(-(phase.conversations or 0) // copies)
@@ -309,7 +308,7 @@ def _requests_of_conversations(phase: Phase, turns: list[int], known: bool) -> i
     return (rounds * sum(turns) + sum(last_round)) * copies
 
 
-def _requests_of_users(phase: Phase, users: UserArrivals, turns: list[int], known: bool) -> int | None:
+def _requests_of_users(phase: Phase, users: UserArrivals, turns: Sequence[int], known: bool) -> int | None:
     if len(set(turns)) > 1 and not known:
         return None
     positions = (phase.first + number // phase.servers.copies for number in range(phase.conversations or 0))

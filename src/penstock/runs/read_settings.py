@@ -67,7 +67,7 @@ def _check_names(parsed: ParsedArguments) -> None:
                     f"{spelling['experiment.slos']} {text!r} allows no miss; use a percentile from p1 to p99."
                 )
     if {"input.file", "input.format"} <= values.keys():
-        from penstock.datasets.registry import lookup
+        from penstock.datasets.formats import lookup
 
         lookup(values["input.format"], spelling["input.format"])
 
@@ -106,7 +106,7 @@ def _is_timed_trace(parsed: ParsedArguments) -> bool:
     values = parsed.values
     if not {"input.file", "input.format"} <= values.keys() or _SETS_TIMES & values.keys():
         return False
-    from penstock.datasets.registry import find
+    from penstock.datasets.formats import find
 
     format_ = find(values["input.format"])
     return format_ is not None and format_.has_times is not None and format_.has_times(values["input.file"])

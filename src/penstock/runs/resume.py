@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock.datasets.load import Dataset
+from penstock.datasets.dataset import StoredDataset
 from penstock.endpoints.base import endpoint_named
 from penstock.errors import UserError
 from penstock.records.bodies import BodyReader
@@ -311,7 +311,7 @@ def _open(
     )
     synthetic = header.dataset == "synthetic"
     name = "synthetic" if synthetic else os.path.basename(settings.input.file or header.dataset)
-    dataset = Dataset(name, (), turns, synthetic, None if synthetic else header.dataset)
+    dataset = StoredDataset(name, turns, None if synthetic else header.dataset)
     tokenizer = LazyTokenizer(settings.tokenizer, settings.models[0])
     observer.prepared(settings, endpoint, dataset, tokenizer, prepared)
     return start_run(

@@ -14,9 +14,10 @@ from penstock.datasets.media import files
 from penstock.datasets.media.audio import record_mp3, record_wav
 from penstock.datasets.media.files import MediaFiles, read_audio, read_image
 from penstock.datasets.media.images import draw_jpeg, draw_png
-from penstock.datasets.single_turn import read
+from penstock.datasets.single_turn import SingleTurn
 from penstock.errors import UserError
 from penstock.settings.schema import InputSettings
+from support.prompts import read_whole
 
 PNG, JPEG = draw_png("x", 9, 7), draw_jpeg("x", 9, 7)
 WAV, MP3 = record_wav("x", 0.1, 8000, 16, 1), record_mp3("x", 0.2, 16000, 1)
@@ -135,7 +136,7 @@ def test_single_turn_file_may_have_media(folder: str) -> None:
     ]
     path = os.path.join(folder, "prompts.jsonl")
     Path(path).write_text("\n".join(json.dumps(line) for line in lines))
-    turns = [each.turns[0] for each in read(path, InputSettings()).conversations]
+    turns = [each.turns[0] for each in read_whole(SingleTurn(path, InputSettings()))]
     assert [(len(turn.texts), len(turn.images), len(turn.audios)) for turn in turns] == [
         (1, 1, 0),
         (0, 2, 1),
@@ -159,7 +160,7 @@ def test_error_names_file_and_line(folder: str, line: dict[str, object], reason:
     path = os.path.join(folder, "prompts.jsonl")
     Path(path).write_text('{"text": "fine"}\n' + json.dumps(line))
     with pytest.raises(UserError) as caught:
-        read(path, InputSettings())
+        read_whole(SingleTurn(path, InputSettings()))
     assert str(caught.value) == f"prompts.jsonl:2: {reason}"
 
 
