@@ -15,7 +15,7 @@ from penstock.tokens.tiktoken_vocabulary import open_builtin
 
 CORE_ONLY = """
 import sys
-for module in ("granian", "redis", "psycopg", "ahocorasick_rs", "PIL", "soundfile", "mistral_common"):
+for module in ("aiohttp", "redis", "psycopg", "ahocorasick_rs", "PIL", "soundfile", "mistral_common"):
     sys.modules[module] = None
 sys.argv[0] = "penstock"
 from penstock.cli.main import main
@@ -39,9 +39,9 @@ def run(tmp_path: Path):
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("gateway --demo", "The gateway needs the module granian"),
-        ("gateway --resources r.yaml", "The gateway needs the module granian"),
-        ("gateway validate r.yaml", "The gateway needs the module granian"),
+        ("gateway --demo", "The gateway needs the module aiohttp"),
+        ("gateway --resources r.yaml", "The gateway needs the module aiohttp"),
+        ("gateway validate r.yaml", "The gateway needs the module aiohttp"),
         ("usage --ledger postgresql://db.invalid/x", "A ledger in PostgreSQL needs the module psycopg"),
     ],
 )

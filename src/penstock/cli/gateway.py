@@ -79,7 +79,7 @@ def run(parsed: ParsedArguments) -> int:
 
 
 def require_gateway_packages() -> None:
-    require_extra("gateway", "The gateway", "granian", "redis", "psycopg", "ahocorasick_rs", "regex")
+    require_extra("gateway", "The gateway", "aiohttp", "redis", "psycopg", "ahocorasick_rs", "regex")
 
 
 def load_config(parsed: ParsedArguments) -> GatewayConfig:

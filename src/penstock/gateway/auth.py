@@ -13,12 +13,12 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import os
+from collections.abc import Mapping
 from functools import lru_cache
 
 from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.resources.snapshot import CallerKey, Model, Snapshot, allows
-from penstock.gateway.rsgi import Headers
 from penstock.secrets import REDACTED
 
 __all__ = [
@@ -45,7 +45,7 @@ _MAX_SHOWN_CHARS = 200
 """Characters of an unknown model name that a refusal or a ledger entry repeats."""
 
 
-def authenticate(headers: Headers, snapshot: Snapshot, entry: Entry) -> CallerKey:
+def authenticate(headers: Mapping[str, str], snapshot: Snapshot, entry: Entry) -> CallerKey:
     """Return the caller's key, or raise Refusal. A disabled or expired key is recorded in the entry, too."""
     presented = _presented_key(headers)
     if not presented:
@@ -65,13 +65,11 @@ def authenticate(headers: Headers, snapshot: Snapshot, entry: Entry) -> CallerKe
     return key
 
 
-def _presented_key(headers: Headers) -> str:
+def _presented_key(headers: Mapping[str, str]) -> str:
     """Return the key of the request. `x-api-key` is used only without an Authorization header."""
     authorization = headers.get("authorization")
     if authorization is not None:
-        return authorization[7:].strip() if authorization.startswith("Bearer ") else ""
-    if "authorization" in headers:  # its value is not ASCII
-        return ""
+        return authorization[7:].strip() if authorization[:7].lower() == "bearer " else ""
     return (headers.get("x-api-key") or "").strip()
 
 
@@ -89,14 +87,14 @@ def _find_key(plain: str, snapshot: Snapshot) -> CallerKey | None:
     return key
 
 
-def contains_api_key(text: str, headers: Headers, snapshot: Snapshot) -> bool:
+def contains_api_key(text: str, headers: Mapping[str, str], snapshot: Snapshot) -> bool:
     """Return whether a text of the caller must not be recorded: it contains the caller's key, is another caller's key, or
     begins with `sk-`."""
     presented = _presented_key(headers)
     return (presented != "" and presented in text) or text.startswith("sk-") or _find_key(text, snapshot) is not None
 
 
-def recorded_model_name(model_name: object, headers: Headers, snapshot: Snapshot) -> str:
+def recorded_model_name(model_name: object, headers: Mapping[str, str], snapshot: Snapshot) -> str:
     """Return the requested model name for the ledger and the logs: redacted, printable and not too long."""
     name = str(model_name)
     if name in snapshot.models:

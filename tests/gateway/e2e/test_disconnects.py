@@ -124,20 +124,46 @@ def test_disconnect_within_a_chunked_body_is_499(gateway: GatewayProcess, upstre
         b'Transfer-Encoding: chunked\r\n\r\n5\r\n{"m',
     ],
 )
-def test_half_closed_caller_with_incomplete_body_gets_400(gateway: GatewayProcess, rest: bytes) -> None:
-    """It is recorded as a disconnect, but the caller can still read, so it gets an error."""
+def test_half_close_within_the_body_is_a_disconnect(gateway: GatewayProcess, rest: bytes) -> None:
+    before = len(gateway.ledger_rows())
     with socket.create_connection(("127.0.0.1", gateway.port), 60) as caller:
         start = b"POST /v1/responses HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %b\r\n" % CALLER.encode()
         caller.sendall(start + rest)
         caller.shutdown(socket.SHUT_WR)
-        reply = b""
-        while more := caller.recv(65536):
-            reply += more
-    assert reply.startswith(b"HTTP/1.1 400 ")
-    assert b"The request body ended before it was complete." in reply
-    id_ = reply.split(b"x-penstock-request-id: ")[1].split(b"\r\n")[0].decode()
-    entry = gateway.ledger_entry(id_)
-    assert (entry["status"], entry["error"]) == (499, "client_disconnected")
+        assert caller.recv(65536) == b""
+    rows = wait_for(lambda: (rows := gateway.ledger_rows())[before:] and rows[before:])
+    assert [(row["status"], row["error"]) for row in rows] == [(499, "client_disconnected")]
+
+
+def test_half_close_after_a_request_is_a_disconnect(gateway: GatewayProcess, upstream: Upstream) -> None:
+    closed: list[bool] = []
+    upstream.use_script(lambda _request, connection: closed.append(connection.closed_within()))
+    before = len(gateway.ledger_rows())
+    with socket.create_connection(("127.0.0.1", gateway.port), 60) as caller:
+        caller.sendall(head(json.dumps({"model": ALIAS, "input": "Hi."}).encode()))
+        wait_for(lambda: upstream.requests)
+        caller.shutdown(socket.SHUT_WR)
+        assert caller.recv(65536) == b""
+    wait_for(lambda: closed == [True])
+    rows = wait_for(lambda: (rows := gateway.ledger_rows())[before:] and rows[before:])
+    assert [(row["status"], row["error"]) for row in rows] == [(499, "client_disconnected")]
+
+
+@pytest.mark.parametrize("size", [10, 500_000])
+def test_disconnect_is_noticed_behind_a_pipelined_request(
+    gateway: GatewayProcess, upstream: Upstream, size: int
+) -> None:
+    """The gateway does not read a large body to its end before it handles the request."""
+    closed: list[bool] = []
+    upstream.use_script(lambda _request, connection: closed.append(connection.closed_within()))
+    before = len(gateway.ledger_rows())
+    with socket.create_connection(("127.0.0.1", gateway.port), 60) as caller:
+        caller.sendall(head(json.dumps({"model": ALIAS, "input": "Hi."}).encode()))
+        wait_for(lambda: upstream.requests)
+        caller.sendall(head(b"x" * size))
+    wait_for(lambda: closed == [True])
+    rows = wait_for(lambda: (rows := gateway.ledger_rows())[before:] and rows[before:])
+    assert [(row["status"], row["error"]) for row in rows] == [(499, "client_disconnected")]
 
 
 def test_request_not_fully_sent_upstream_is_not_charged(gateway: GatewayProcess, upstream: Upstream) -> None:

@@ -94,7 +94,7 @@ def test_large_bodies_of_a_worker_are_bounded(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(body_reader, "MAX_BODY_BYTES", 1000)
     context: Any = SimpleNamespace(body_bytes=0, max_body=500)
     nothing: Any = None
-    first, second = (BodyReader(context, nothing, nothing) for _ in range(2))
+    first, second = (BodyReader(context, nothing) for _ in range(2))
     first.hold_bytes(600)
     with pytest.raises(Refusal) as refused:
         second.hold_bytes(600)

@@ -6,11 +6,12 @@ import asyncio
 import gzip
 import json
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiohttp.http_exceptions import TransferEncodingError
 
 from penstock.gateway import body_process
 from penstock.gateway.guardrails import ContentPolicy, DuplicateKeyError, Inspection, offload
@@ -30,6 +31,7 @@ from penstock.gateway.relay.large_bodies import (
 )
 from penstock.gateway.resources.config import GuardrailMode
 from penstock.gateway.routes import BY_NAME
+from support.caller_requests import arriving_body, caller_request
 from support.guardrail_streams import keyword, pii
 
 GUARDS = ContentPolicy([keyword("FORBIDDEN"), pii("email")], GuardrailMode())
@@ -193,25 +195,13 @@ def test_number_of_top_level_members_is_bounded(monkeypatch: pytest.MonkeyPatch)
     assert refused.value.status == 413
 
 
-class Pieces:
-    """The server's side of a body that arrives in pieces."""
-
-    def __init__(self, *pieces: bytes) -> None:
-        self._pieces = pieces
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for piece in self._pieces:
-            yield piece
-
-
-def read(length: int, *pieces: bytes) -> bytes:
-    context: Any = SimpleNamespace(body_bytes=0, max_body=1 << 26, client_sockets=None)
-    scope: Any = SimpleNamespace()
-    protocol: Any = Pieces(*pieces)
-    reader = BodyReader(context, scope, protocol)
-    reader.begin(str(length))
+def read(length: int, *pieces: bytes, error: Exception | None = None) -> bytes:
+    context: Any = SimpleNamespace(body_bytes=0, max_body=1 << 26)
 
     async def whole() -> bytes:
+        headers = {"Content-Length": str(length)}
+        reader = BodyReader(context, caller_request(headers=headers, body=arriving_body(*pieces, error=error)))
+        reader.check_length()
         return await reader.read()
 
     return asyncio.run(whole())
@@ -219,9 +209,12 @@ def read(length: int, *pieces: bytes) -> bytes:
 
 def test_large_body_is_read_in_pieces() -> None:
     piece = b"x" * LARGE_BYTES
-    assert read(2 * LARGE_BYTES, piece, piece, b"") == 2 * piece
+    assert read(2 * LARGE_BYTES, piece, piece) == 2 * piece
     with pytest.raises(CallerGoneError):
-        read(2 * LARGE_BYTES, piece, b"")
+        read(2 * LARGE_BYTES, piece, error=ConnectionResetError())
+    with pytest.raises(Refusal) as refused:
+        read(2 * LARGE_BYTES, piece, error=TransferEncodingError("bad chunk"))
+    assert refused.value.status == 400
 
 
 @pytest.mark.parametrize("size", [10, LARGE_BYTES])

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from penstock.gateway.limits.limiter import Reservation
+from penstock.gateway.outbound.response import CommonHeaders
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.body import read_body
 from penstock.gateway.relay.cooldowns import Cooldowns
@@ -17,6 +17,7 @@ from penstock.gateway.relay.request import GatewayRequest
 from penstock.gateway.resources.snapshot import Model
 from penstock.gateway.routes import BY_NAME
 from penstock.wire.exchange import Exchange
+from support.caller_requests import RecordingConnection, caller_request
 
 DIALECT = BY_NAME["embeddings"]
 
@@ -30,20 +31,6 @@ class OneSlot:
     async def settle(self, reservation: Reservation, _tokens: int, _now: float) -> None:
         reservation.settled = True
         self.settlements += 1
-
-
-class Caller:
-    """Notes whether the slot is free at the end of each reply."""
-
-    def __init__(self, is_free: Callable[[], bool]) -> None:
-        self._is_free = is_free
-        self.ends: list[bool] = []
-
-    def end(self, *_: object) -> None:
-        self.ends.append(self._is_free())
-
-    response_bytes = close = end
-    sent = 0
 
 
 async def refuse(_request: GatewayRequest) -> None:
@@ -61,21 +48,22 @@ async def reply(request: GatewayRequest) -> None:
 
 
 async def end_stream(request: GatewayRequest) -> None:
-    stream: Any = request._protocol
-    request._response.stream = stream
+    request._response.begin_stream(200, {})
 
 
 @pytest.mark.parametrize("serve", [refuse, reply, end_stream])
 def test_slot_is_free_when_the_reply_ends(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     limiter, slot = OneSlot(), Reservation(slots=("slot",))
     recorder = SimpleNamespace(record=lambda _: None)
-    app: Any = SimpleNamespace(limiter=limiter, cooldowns=Cooldowns(), recorder=recorder, common_headers=[], worker=0)
+    app: Any = SimpleNamespace(limiter=limiter, cooldowns=Cooldowns(), recorder=recorder, worker=0)
+    app.common_headers = CommonHeaders()
     app.body_bytes = 0
-    caller: Any = Caller(lambda: slot.settled)
-    unused: Any = SimpleNamespace(client="127.0.0.1:1")
+    is_free: list[bool] = []
+    caller = RecordingConnection(lambda _: is_free.append(slot.settled))
+    unused: Any = None
     monkeypatch.setattr(GatewayRequest, "_serve", serve)
-    request = GatewayRequest(app, unused, unused, caller, DIALECT, "id", "id")
+    request = GatewayRequest(app, unused, caller_request(caller), DIALECT, "id", "id")
     request._quota._slot = slot
     asyncio.run(request.run())
-    assert caller.ends == [True]
+    assert is_free[-1]  # at the last write
     assert limiter.settlements == 1

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.gateway.limits.limiter import Reservation
+from penstock.gateway.outbound.response import CommonHeaders
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.accounting import Accounting
 from penstock.gateway.relay.body import read_body
@@ -20,6 +21,7 @@ from penstock.gateway.relay.upstream import aborted
 from penstock.gateway.resources.snapshot import Cooldown, Model, ProviderKey, Routing
 from penstock.gateway.routes import BY_NAME
 from penstock.secrets import Secret
+from support.caller_requests import caller_request
 
 
 class SlowLimiter:
@@ -51,14 +53,13 @@ def test_request_ended_while_waiting_for_target_limits_makes_no_attempt(first_is
         app: Any = SimpleNamespace(limiter=limiter, cooldowns=Cooldowns(), round_robin=RoundRobin(), loop=None)
         app.config = SimpleNamespace(upstream=SimpleNamespace(retries=0))
         app.worker = 0
+        app.common_headers = CommonHeaders()
         app.body_bytes = 0
         app.recorder = SimpleNamespace(record=lambda entry: None)
         dialect = BY_NAME["responses"]
-        scope: Any = SimpleNamespace(client="127.0.0.1:1")
-        protocol: Any = None
         group = Model(id="g", name="g", routing=Routing(targets=("a", "b")))
         compiled: Any = SimpleNamespace()
-        request = GatewayRequest(app, compiled, scope, protocol, dialect, "id", "id")
+        request = GatewayRequest(app, compiled, caller_request(), dialect, "id", "id")
         request._model, request._request = group, read_body(b'{"model":"g"}', dialect, 0)
         # The targets have no host, so an attempt would fail.
         key = ProviderKey(id="k", name="k", secret=Secret("s"))
@@ -80,15 +81,13 @@ def test_request_ended_while_waiting_for_target_limits_makes_no_attempt(first_is
 
 @pytest.mark.parametrize("shutting_down", [False, True])
 def test_stream_that_the_gateway_cuts_is_no_failure_of_its_target(shutting_down: bool) -> None:
-    app: Any = SimpleNamespace(cooldowns=Cooldowns(), worker=0, limiter=None)
+    app: Any = SimpleNamespace(cooldowns=Cooldowns(), worker=0, limiter=None, common_headers=CommonHeaders())
     dialect = BY_NAME["responses"]
     key = ProviderKey(id="k", name="k", secret=Secret("s"))
     models = [Model(id=name, name=name, cooldown=Cooldown(min_failures=1)) for name in ("a", "b")]
     targets: Any = [SimpleNamespace(model=model, key=key) for model in models]
     compiled: Any = SimpleNamespace(targets=lambda *_: targets)
-    scope: Any = SimpleNamespace(client="127.0.0.1:1")
-    unused: Any = None
-    request = GatewayRequest(app, compiled, scope, unused, dialect, "id", "id")
+    request = GatewayRequest(app, compiled, caller_request(), dialect, "id", "id")
     request._model = Model(id="g", name="g", routing=Routing(targets=("a", "b")))
     request.accounting.begin_attempt(targets[0], "initial")
     request._shutting_down = shutting_down

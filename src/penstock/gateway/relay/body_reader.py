@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Awaitable
-from typing import Any
+import asyncio
 
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from penstock.gateway.inbound.connection import connection_of
 from penstock.gateway.relay.context import WorkerContext
-from penstock.gateway.relay.large_bodies import LARGE_BYTES, join
-from penstock.gateway.relay.replies import too_busy, too_large
-from penstock.gateway.rsgi import HTTPProtocol, Scope
+from penstock.gateway.relay.large_bodies import join
+from penstock.gateway.relay.replies import invalid_body, too_busy, too_large
 
 __all__ = ["BodyReader", "CallerGoneError"]
 
-EARLY_BYTES = 1 << 16
-"""A body up to this size is requested from the server's thread before the key is looked up, which hides the latency
-between the threads. A larger one is only read for a valid key."""
 MAX_BODY_BYTES = 256 << 20
 """Bytes of large bodies that a worker holds at a time, if none is larger."""
 
@@ -27,63 +25,64 @@ class CallerGoneError(Exception):
 class BodyReader:
     """The body of one request."""
 
-    __slots__ = ("_context", "_future", "_held_bytes", "_length", "_protocol", "_scope")
+    __slots__ = ("_context", "_held_bytes", "_length", "_request", "_task")
 
-    def __init__(self, context: WorkerContext, scope: Scope, protocol: HTTPProtocol) -> None:
+    def __init__(self, context: WorkerContext, request: web.BaseRequest) -> None:
         self._context = context
-        self._scope = scope
-        self._protocol = protocol
+        self._request = request
         self._length: int | None = None
-        self._future: Any = None
-        """What is awaited at present."""
+        self._task: asyncio.Task[object] | None = None
+        """The task of the request while it waits for the body."""
         self._held_bytes = 0
         """Bytes counted in `WorkerContext.body_bytes`."""
 
-    def begin(self, length: str | None) -> None:
-        """Check the announced length, and begin to read a small body."""
-        if length is None:
-            return
-        if not length.isdigit() or int(length) > self._context.max_body:
-            raise too_large(self._context.max_body)
-        self._length = int(length)
-        if self._length <= EARLY_BYTES:
-            self._future = self._protocol()
+    def check_length(self) -> None:
+        """Raise Refusal if the announced length exceeds the limit."""
+        length = self._request.headers.get("content-length")
+        if length is not None:
+            if int(length) > self._context.max_body:
+                raise too_large(self._context.max_body)
+            self._length = int(length)
 
-    def read(self) -> Awaitable[bytes]:
-        """Return the body as an awaitable. Call `received` when it is there."""
-        length = self._length
-        if self._future is None and length is not None:
-            self.hold_bytes(length)
-            if length <= LARGE_BYTES:
-                self._future = self._protocol()
-        awaitable: Awaitable[bytes] = self._read_pieces() if self._future is None else self._future
-        return awaitable
+    async def read(self) -> bytes:
+        """Return the body. Raise Refusal, or CallerGoneError if the caller leaves before its end."""
+        request = self._request
+        payload = request.content
+        if self._length is not None:
+            self.hold_bytes(self._length)
+        if payload.is_eof() and payload.exception() is None:
+            data = payload.read_nowait()
+            if self._length is None:
+                self._count(len(data))
+            return data
+        if request.version >= (1, 1) and request.headers.get("expect", "").lower() == "100-continue":
+            connection_of(request).write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._task = asyncio.current_task()
+        try:
+            return await join(await self._pieces())
+        except ConnectionError:
+            raise CallerGoneError from None
+        except (web.RequestPayloadError, HttpProcessingError):
+            raise invalid_body() from None
+        finally:
+            self._task = None
 
-    def received(self) -> None:
-        self._future = None
-
-    async def _read_pieces(self) -> bytes:
-        """Read a body that is large, or whose length is not known. The server would copy a large one at once."""
+    async def _pieces(self) -> list[bytes]:
         pieces: list[bytes] = []
+        payload = self._request.content
         size = 0
-        body = aiter(self._protocol)
-        with contextlib.suppress(StopAsyncIteration):
-            while True:
-                self._future = anext(body)
-                pieces.append(await self._future)
-                size += len(pieces[-1])
-                if self._length is not None:
-                    continue
-                self.hold_bytes(len(pieces[-1]))
-                if size > self._context.max_body:
-                    raise too_large(self._context.max_body)
-        if self._length is not None and size < self._length:
-            raise CallerGoneError
-        # Every body ends with an empty piece. One that breaks off has another empty piece before it.
-        if pieces[-2:] == [b"", b""] and self._context.client_sockets.is_closed(self._scope.client):
-            raise CallerGoneError
-        self._future = None
-        return await join(pieces)
+        while piece := await payload.readany():
+            pieces.append(piece)
+            size += len(piece)
+            if self._length is None:
+                self._count(size, len(piece))
+        return pieces
+
+    def _count(self, size: int, more: int | None = None) -> None:
+        """Check the size so far of a body whose length was not announced, and hold `more` bytes."""
+        if size > self._context.max_body:
+            raise too_large(self._context.max_body)
+        self.hold_bytes(size if more is None else more)
 
     def hold_bytes(self, size: int) -> None:
         """Count bytes against the memory of the worker until `release`."""
@@ -100,9 +99,9 @@ class BodyReader:
     @property
     def waiting(self) -> bool:
         """True while the body has not arrived."""
-        return self._future is not None
+        return self._task is not None
 
     def cancel(self) -> None:
         """Raise CancelledError in `read`."""
-        if self._future is not None:
-            self._future.cancel()
+        if self._task is not None:
+            self._task.cancel()

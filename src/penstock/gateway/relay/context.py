@@ -7,9 +7,9 @@ from typing import Protocol
 
 from penstock.gateway.limits.limiter import Limiter
 from penstock.gateway.observe.recorder import Recorder
+from penstock.gateway.outbound.response import CommonHeaders
 from penstock.gateway.relay.cooldowns import Cooldowns
 from penstock.gateway.relay.response_ids import ResponseIds
-from penstock.gateway.relay.response_stream import ClientSockets
 from penstock.gateway.relay.routing import RoundRobin
 from penstock.gateway.resources.config import GatewayConfig
 
@@ -26,9 +26,8 @@ class WorkerContext(Protocol):
     """Bytes of the large bodies that the requests of the worker hold."""
     trusted: tuple[str, ...]
     default_output: int
-    common_headers: list[tuple[str, str]]
+    common_headers: CommonHeaders
     cooldowns: Cooldowns
     round_robin: RoundRobin
-    client_sockets: ClientSockets
     response_ids: ResponseIds
     loop: asyncio.AbstractEventLoop

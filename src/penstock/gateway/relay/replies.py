@@ -11,7 +11,7 @@ __all__ = [
     "blocked",
     "body_timeout",
     "content_type",
-    "incomplete_body",
+    "invalid_body",
     "never_fits",
     "shutting_down",
     "too_busy",
@@ -42,8 +42,8 @@ def body_timeout() -> Refusal:
     return Refusal(408, "timeout", "The request body did not arrive in time.")
 
 
-def incomplete_body() -> Refusal:
-    return Refusal(400, "invalid_request_error", "The request body ended before it was complete.")
+def invalid_body() -> Refusal:
+    return Refusal(400, "invalid_request_error", "The chunks of the request body are not valid.")
 
 
 def shutting_down() -> Refusal:

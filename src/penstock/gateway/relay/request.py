@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-import weakref
 from time import perf_counter
 
 import orjson
+from aiohttp import web
+from multidict import CIMultiDictProxy
 
 from penstock.gateway.auth import (
     address_refused,
@@ -28,8 +29,10 @@ from penstock.gateway.auth import (
 )
 from penstock.gateway.dialects.base import Dialect, Reply, StreamReader
 from penstock.gateway.guardrails import ContentPolicy, StreamBlocked
+from penstock.gateway.inbound.connection import connection_of
 from penstock.gateway.json_edits import TooComplexError
 from penstock.gateway.operator_log import log_operator_message
+from penstock.gateway.outbound.response import CallerResponse, ResponseStream
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.accounting import Accounting, AttemptKind
 from penstock.gateway.relay.body import Request, edit_body, read_body, too_complex
@@ -51,15 +54,12 @@ from penstock.gateway.relay.replies import (
     blocked,
     body_timeout,
     content_type,
-    incomplete_body,
     never_fits,
     shutting_down,
     unknown_reference,
     upstream_request_id,
 )
-from penstock.gateway.relay.response import CallerResponse
 from penstock.gateway.relay.response_ids import ResponseOwner
-from penstock.gateway.relay.response_stream import CHECK_BYTES, ResponseStream
 from penstock.gateway.relay.routing import FailurePolicy, backoff_s, order_targets
 from penstock.gateway.relay.upstream import (
     CALLER_GONE,
@@ -72,7 +72,6 @@ from penstock.gateway.relay.upstream import (
 )
 from penstock.gateway.relay.upstream_attempt import SHUTTING_DOWN, UpstreamAttempt
 from penstock.gateway.resources.snapshot import CallerKey, Model
-from penstock.gateway.rsgi import Headers, HTTPProtocol, Scope
 from penstock.gateway.token_estimate import estimate_tokens
 from penstock.wire.exchange import WireError
 
@@ -80,6 +79,7 @@ __all__ = ["CallerGoneError", "GatewayRequest"]
 
 LARGE_REPLY_BYTES = 1 << 18
 """A larger reply is sent in pieces, because the server would hold what the caller does not read, without a time limit."""
+PIECE_BYTES = 1 << 16
 _INCOMPLETE = "The stream ended before it was complete."
 
 
@@ -87,28 +87,23 @@ class GatewayRequest:
     """A request to one of the routes that lead to an upstream."""
 
     __slots__ = (
-        "__weakref__",
         "_attempt",
         "_backoff",
         "_body",
         "_compiled",
+        "_connection",
         "_context",
         "_guards",
         "_headers",
         "_input_tokens",
         "_model",
-        "_protocol",
         "_quota",
         "_request",
         "_reserved_output",
         "_response",
-        "_routing",
-        "_scope",
         "_shutting_down",
-        "_watching_caller",
         "accounting",
         "caller_gone",
-        "client",
         "dialect",
         "request_id",
     )
@@ -117,8 +112,7 @@ class GatewayRequest:
         self,
         context: WorkerContext,
         compiled: CompiledSnapshot,
-        scope: Scope,
-        protocol: HTTPProtocol,
+        request: web.BaseRequest,
         dialect: Dialect,
         request_id: str,
         ledger_id: str,
@@ -126,31 +120,27 @@ class GatewayRequest:
         self.accounting = Accounting(ledger_id, dialect, context.worker)
         self._context = context
         self._compiled = compiled
-        self._scope = scope
-        self._headers: Headers
-        self._protocol = protocol
-        self.client = scope.client
-        ids = [(name, request_id) for name in dialect.id_headers]
-        self._response = CallerResponse(context, self.client, protocol, ids)
+        self._connection = connection_of(request)
+        self._headers: CIMultiDictProxy[str] = request.headers
+        self._response = CallerResponse(context.common_headers, request, dialect.id_headers, request_id)
         self.dialect = dialect
         self.request_id = request_id
         self.caller_gone = False
         self._shutting_down = False
         """True once the drain time is over."""
-        self._watching_caller = False
-        self._body = BodyReader(context, scope, protocol)
+        self._body = BodyReader(context, request)
         self._quota = Quota(context.limiter)
         self._request: Request
         self._model: Model
         self._guards: ContentPolicy | None = None
         self._input_tokens = self._reserved_output = 0
         """Estimated tokens of the request, and of the longest reply."""
-        self._routing = False
-        """True once the upstream attempts have begun."""
         self._attempt: UpstreamAttempt | None = None
         self._backoff: asyncio.Future[None] | None = None
 
-    async def run(self) -> None:
+    async def run(self) -> bool:
+        """Serve the request. Return whether its connection can carry another one."""
+        self._connection.on_disconnect = self._on_disconnect
         try:
             await self._serve()
         except Refusal as refusal:
@@ -159,14 +149,16 @@ class GatewayRequest:
         except CallerGoneError:
             self._record_disconnect()
         except asyncio.CancelledError:
-            self._refuse(shutting_down() if self._shutting_down else body_timeout())
-        except Exception as error:
-            if type(error).__name__ == "RSGIProtocolClosed":
+            if self.caller_gone:
                 self._record_disconnect()
             else:
-                self._report_internal_error(error)
+                self._refuse(shutting_down() if self._shutting_down else body_timeout())
+        except Exception as error:
+            self._report_internal_error(error)
         finally:
+            self._connection.on_disconnect = None
             await self._account()
+        return self._response.keeps_alive
 
     async def _serve(self) -> None:
         key = self._authenticate()
@@ -198,13 +190,14 @@ class GatewayRequest:
 
     def _authenticate(self) -> CallerKey:
         context, entry = self._context, self.accounting.entry
-        headers = self._headers = self._scope.headers
-        self._body.begin(headers.get("content-length"))
-        peer = self.client
+        headers = self._headers
+        self._body.check_length()
+        peer = self._connection.address
         if context.trusted:
-            entry.client = client_ip(peer, ",".join(headers.get_all("x-forwarded-for")), context.trusted) or peer
+            forwarded_for = ",".join(headers.getall("x-forwarded-for", []))
+            entry.client = client_ip(peer, forwarded_for, context.trusted) or peer
         else:
-            entry.client = peer.rpartition(":")[0].strip("[]")
+            entry.client = peer
         key = authenticate(headers, self._compiled.snapshot, entry)
         if self._shutting_down:
             raise shutting_down()
@@ -224,7 +217,6 @@ class GatewayRequest:
     async def _read(self) -> None:
         self.accounting.enter("receive")
         data = await self._body.read()
-        self._body.received()
         self.accounting.entry.bytes_in = len(data)
         self.accounting.enter("auth")
         default_output = self._context.default_output
@@ -267,7 +259,6 @@ class GatewayRequest:
 
     async def _owner_of(self, reply_id: str) -> ResponseOwner | None:
         """Look up who made a reply, unless the caller leaves meanwhile."""
-        self.watch()
         lookup = asyncio.ensure_future(self._context.response_ids.owner(reply_id))
         ended = self._backoff = self._context.loop.create_future()
         try:
@@ -316,7 +307,6 @@ class GatewayRequest:
     async def _route(self, targets: tuple[Target, ...]) -> None:
         """Return when the request has been served, even with a failed reply. Raise Refusal or CallerGoneError otherwise."""
         context, model = self._context, self._model
-        self._routing = True
         candidates = targets
         if model.routing is not None:
             candidates = order_targets(
@@ -411,7 +401,6 @@ class GatewayRequest:
         return attempt
 
     async def _sleep(self, seconds: float) -> None:
-        self.watch()
         self.accounting.enter("backoff")
         backoff = self._backoff = self._context.loop.create_future()
         timer = self._context.loop.call_later(seconds, _wake, backoff)
@@ -507,8 +496,8 @@ class GatewayRequest:
         self._name_server(attempt)
         return self._response.begin_stream(
             attempt.exchange.status,
-            content_type(attempt.headers, "text/event-stream"),
             self.accounting.phases_at_first_byte(attempt.exchange, attempt.guard_s),
+            content_type(attempt.headers, "text/event-stream"),
             ("cache-control", "no-cache"),
         )
 
@@ -535,7 +524,6 @@ class GatewayRequest:
         self._forbid_reply(attempt.reader.id if attempt.reader is not None else None, attempt.target)
         if self.stream is None:
             self.accounting.record_time(attempt.exchange, attempt.guard_s)
-            self._watching_caller = True  # the reply is complete, so there is nothing left to watch
             self._send(refusal.status, JSON, self.dialect.error_body(refusal))
         else:
             assert attempt.guard is not None
@@ -610,16 +598,16 @@ class GatewayRequest:
 
     def _send(self, status: int, kind: tuple[str, str], body: bytes, *more: tuple[str, str]) -> None:
         self.accounting.entry.bytes_out = len(body)
-        self._response.send(status, kind, body, self.accounting.phases_at_head(), *more)
+        self._response.send(status, body, self.accounting.phases_at_head(), kind, *more)
 
     async def _send_in_pieces(self, status: int, kind: tuple[str, str], body: bytes) -> None:
         """Send a large reply as fast as the caller reads it. One that does not read for `stream_timeout_s` is gone."""
         phases = self.accounting.phases_at_head()
         self.accounting.entry.ttft_ms = phases["total"]
-        stream = self._response.begin_stream(status, kind, phases, ("content-length", str(len(body))))
+        stream = self._response.begin_stream(status, phases, kind, length=len(body))
         timeout = self._context.config.upstream.stream_timeout_s or None
-        for start in range(0, len(body), CHECK_BYTES):
-            stream.send(body[start : start + CHECK_BYTES])
+        for start in range(0, len(body), PIECE_BYTES):
+            stream.send(body[start : start + PIECE_BYTES])
             if stream.full and not await self._is_writable(stream, timeout):
                 self.caller_gone = not self._shutting_down
             if stream.closed or self.caller_gone:
@@ -681,10 +669,6 @@ class GatewayRequest:
             await self._quota.settle(self.accounting.tokens)
 
     def _record_disconnect(self) -> None:
-        if not self._routing:
-            # The caller closed its sending side within the body. It may still read, and the server would send a 500.
-            refusal = incomplete_body()
-            self._send(refusal.status, JSON, self.dialect.error_body(refusal))
         self.accounting.record_failure(499, "client_disconnected", "disconnected")
 
     def _report_internal_error(self, error: BaseException) -> None:
@@ -708,6 +692,7 @@ class GatewayRequest:
 
     def tick(self, now: float, receive_s: float) -> None:
         """Check timeouts. Called ten times a second."""
+        self._connection.check_disconnect()
         attempt = self._attempt
         if attempt is not None:
             if now >= attempt.due:
@@ -719,12 +704,6 @@ class GatewayRequest:
         """End the request: the drain time is over."""
         self._shutting_down = True
         self._stop(SHUTTING_DOWN)
-
-    def watch(self) -> None:
-        """Start to watch for the caller's disconnect."""
-        if not self._watching_caller:
-            self._watching_caller = True
-            self._protocol.client_disconnect().add_done_callback(_DisconnectCallback(self))
 
     def _on_disconnect(self) -> None:
         if not self.caller_gone:
@@ -740,20 +719,6 @@ class GatewayRequest:
             self._attempt.abort(error)
         else:
             self._body.cancel()
-
-
-class _DisconnectCallback:
-    """Reports the caller's disconnect. Holds a weak reference, because Granian keeps its callbacks alive."""
-
-    __slots__ = ("_request",)
-
-    def __init__(self, request: GatewayRequest) -> None:
-        self._request = weakref.ref(request)
-
-    def __call__(self, _watch: object) -> None:
-        request = self._request()
-        if request is not None:
-            request._on_disconnect()
 
 
 def _wake(backoff: asyncio.Future[None]) -> None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 import orjson
+from multidict import CIMultiDictProxy
 
 from penstock import __version__
 from penstock.gateway.dialects.base import Dialect
@@ -19,7 +20,6 @@ from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.hosts import Host, Hosts
 from penstock.gateway.resources.snapshot import Model, ProviderKey
 from penstock.gateway.routes import BY_PATH, DEFAULT_BASES, PREFIX
-from penstock.gateway.rsgi import Headers
 from penstock.secrets import REDACTED
 from penstock.wire.content_encoding import LARGEST, decoded
 from penstock.wire.exchange import Exchange, WireError
@@ -187,13 +187,13 @@ class Target:
             length,
         )
 
-    def forwarded_headers(self, headers: Headers, key_id: str) -> bytes:
+    def forwarded_headers(self, headers: CIMultiDictProxy[str], key_id: str) -> bytes:
         """Return the lines of the head that come from the caller's headers."""
         lines = b""
         for name, default in self._forwarded.items():
             if name == "tracestate" and not lines:
                 continue  # it means nothing without a valid traceparent
-            value = self._forwarded_value(name, ",".join(headers.get_all(name)), key_id) if name in headers else None
+            value = self._forwarded_value(name, ",".join(headers.getall(name)), key_id) if name in headers else None
             if value := value or default:
                 lines += f"{name}: {value}\r\n".encode()
         return lines

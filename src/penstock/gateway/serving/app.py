@@ -1,4 +1,4 @@
-"""The RSGI application: dispatch by path, and the state that all requests of a worker share."""
+"""Dispatch of requests by path, and the state that all requests of a worker share."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import os
 from time import monotonic, perf_counter, time
 
 import orjson
+from aiohttp import web
 
-from penstock import __version__
 from penstock.gateway.auth import allows, authenticate, contains_api_key
 from penstock.gateway.dialects.base import Dialect
 from penstock.gateway.guardrails.offload import pending_inspections
+from penstock.gateway.inbound.connection import connection_of, head_error, sent
 from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.limits.limiter import Limiter
 from penstock.gateway.observe.recorder import Recorder
-from penstock.gateway.observe.timing import server_timing
 from penstock.gateway.operator_log import log_operator_message
+from penstock.gateway.outbound.response import CallerResponse, CommonHeaders
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.compiled_snapshot import CompiledSnapshot
 from penstock.gateway.relay.cooldowns import Cooldowns, shared_words
@@ -24,10 +25,8 @@ from penstock.gateway.relay.hosts import Hosts
 from penstock.gateway.relay.replies import JSON, shutting_down
 from penstock.gateway.relay.request import GatewayRequest
 from penstock.gateway.relay.response_ids import ResponseIds
-from penstock.gateway.relay.response_stream import ClientSockets
 from penstock.gateway.relay.routing import RoundRobin
 from penstock.gateway.routes import BY_PATH, MODELS
-from penstock.gateway.rsgi import Headers, HTTPProtocol, Scope
 from penstock.gateway.serving.runtime import Runtime, WorkerState
 
 __all__ = ["App"]
@@ -44,7 +43,7 @@ _TEXT = ("content-type", "text/plain; charset=utf-8")
 
 
 class App:
-    """The RSGI application of one worker. Granian calls `__rsgi__` for every request."""
+    """What a worker serves. `handle` is called for every request."""
 
     def __init__(self, runtime: Runtime, worker: int, limiter: Limiter, recorder: Recorder) -> None:
         config = runtime.config
@@ -57,13 +56,12 @@ class App:
         self.body_bytes = 0
         self.trusted = config.listen.trusted_proxies
         self.default_output = config.limits.default_output_tokens
-        self.common_headers = [("server", f"Penstock/{__version__}")]
+        self.common_headers = CommonHeaders()
         self.cooldowns = Cooldowns(shared_words(os.path.join(runtime.folder, "cooldowns")))
         self.round_robin = RoundRobin()
         self.response_ids = ResponseIds(
             os.path.join(config.ledger.spool, "response-ids"), config.responses.id_ttl_s, config.responses.id_url
         )
-        self.client_sockets = ClientSockets()
         self.requests: dict[GatewayRequest, None] = {}
         self.loop: asyncio.AbstractEventLoop
         self.hosts: Hosts
@@ -92,12 +90,12 @@ class App:
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    async def __rsgi__(self, scope: Scope, protocol: HTTPProtocol) -> None:
-        dialect = BY_PATH.get(scope.path)
-        headers = scope.headers
-        if dialect is None or scope.method != "POST" or _head_error(scope, headers) is not None:
-            self._serve_locally(scope, protocol)
-            return
+    async def handle(self, caller_request: web.BaseRequest) -> web.StreamResponse:
+        """Answer a request. aiohttp calls this for one request of a connection after the other."""
+        dialect = BY_PATH.get(caller_request.rel_url.raw_path)
+        headers = caller_request.headers
+        if dialect is None or caller_request.method != "POST" or head_error(headers) is not None:
+            return self._serve_locally(caller_request)
         self._ids += 1
         ledger_id = request_id = f"{self._id_prefix}{self._ids:07x}"
         if self.runtime.state.generation_bytes() != self._generation:
@@ -110,47 +108,48 @@ class App:
         ):
             # Callers may reuse an id, but the ledger needs unique keys.
             request_id, ledger_id = caller_id, f"{caller_id}~{ledger_id[4:]}"
-        request = GatewayRequest(self, self._compiled, scope, protocol, dialect, request_id, ledger_id)
+        request = GatewayRequest(self, self._compiled, caller_request, dialect, request_id, ledger_id)
         metrics = self.recorder.metrics
         metrics.started()
         self.requests[request] = None
         if self._cut_off:
             request.end()
         try:
-            await request.run()
+            keep_alive = await request.run()
         finally:
             del self.requests[request]
             metrics.ended()
+        await connection_of(caller_request).drain()
+        return sent(keep_alive=keep_alive)
 
-    def _serve_locally(self, scope: Scope, protocol: HTTPProtocol) -> None:
+    def _serve_locally(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer requests that need no upstream. They are logged and counted in the metrics, but not in the ledger."""
         began = perf_counter()
-        path = scope.path
+        path = request.rel_url.raw_path
         self._ids += 1
         entry = Entry(request_id=f"{self._id_prefix}{self._ids:07x}", at=time(), route="other", worker=self.worker)
-        entry.client = scope.client.rpartition(":")[0].strip("[]")
+        entry.client = connection_of(request).address
         kind = _TEXT if path == _ALIVE else JSON
         extra: tuple[tuple[str, str], ...] = ()
         try:
-            status, body = 200, self._local_response(scope, entry)
+            status, body = 200, self._local_response(request, path, entry)
         except Refusal as refusal:
             status, body = refusal.status, refusal.body()
             entry.error = refusal.type
             extra = refusal.headers
-        ids = [(name, entry.request_id) for name in Dialect.id_headers]
-        headers = [kind, *self.common_headers, *ids, *extra]
         entry.status = status
         entry.phases_ms = {"total": (perf_counter() - began) * 1000}
-        headers.append(("server-timing", server_timing(entry.phases_ms)))
-        protocol.response_bytes(status, headers, body)
+        response = CallerResponse(self.common_headers, request, Dialect.id_headers, entry.request_id)
+        response.send(status, body, entry.phases_ms, kind, *extra)
         if path not in (_ALIVE, _READY):
             self.recorder.record_local(entry)
+        return sent(keep_alive=response.keeps_alive)
 
-    def _local_response(self, scope: Scope, entry: Entry) -> bytes:
-        error = _head_error(scope, scope.headers)
+    def _local_response(self, request: web.BaseRequest, path: str, entry: Entry) -> bytes:
+        error = head_error(request.headers)
         if error is not None:
             raise error
-        path, method = scope.path, scope.method
+        method = request.method
         if path == _ALIVE:
             return b"ok"
         if path == _READY:
@@ -161,17 +160,17 @@ class App:
             entry.route = "models"
             if method not in ("GET", "HEAD"):
                 raise _method_not_allowed(method, "GET, HEAD")
-            return self._models(scope, entry)
+            return self._models(request, entry)
         if path in BY_PATH:
             entry.route = BY_PATH[path].name
             raise _method_not_allowed(method, "POST")
         raise Refusal(404, "not_found", f"Unknown path; the gateway serves {', '.join(BY_PATH)} and {MODELS}.")
 
-    def _models(self, scope: Scope, entry: Entry) -> bytes:
+    def _models(self, request: web.BaseRequest, entry: Entry) -> bytes:
         if self.runtime.state.generation_bytes() != self._generation:
             self._load_snapshot()
         snapshot = self._compiled.snapshot
-        key = authenticate(scope.headers, snapshot, entry)
+        key = authenticate(request.headers, snapshot, entry)
         models = [
             {
                 "id": name,
@@ -271,17 +270,6 @@ class App:
         self._cut_off = True
         for request in list(self.requests):
             request.end()
-
-
-def _head_error(scope: Scope, headers: Headers) -> Refusal | None:
-    """Return the refusal of a head that another HTTP implementation may understand in another way."""
-    if "host" not in headers and scope.http_version == "1.1":
-        return Refusal(400, "invalid_request_error", "The request has no Host header.")
-    if "transfer-encoding" in headers and [
-        coding.strip().lower() for value in headers.get_all("transfer-encoding") for coding in value.split(",")
-    ] != ["chunked"]:
-        return Refusal(501, "invalid_request_error", "The gateway supports no transfer encoding but `chunked`.")
-    return None
 
 
 def _is_valid_id(text: str) -> bool:

@@ -1,86 +1,72 @@
-"""Drain a worker: finish running requests, and do not wait for connections without one.
+"""Drain a worker: accept no connections, finish running requests, and close the connections without one.
 
-Granian closes idle connections, but not those on which part of a request head has arrived, and it waits until the last
-byte of every reply has been read. So this module checks the connections while the worker drains.
+A caller may send a request on an idle connection at the moment at which the worker closes it, and would not know whether
+it was received. So the worker keeps its idle connections open for a notice period, in which every reply carries
+`Connection: close`. Then it closes those that are still idle.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
-import socket
-import struct
-import termios
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from penstock.gateway.relay.response_stream import borrowed
-
-if TYPE_CHECKING:
-    from penstock.gateway.serving.app import App
+from penstock.gateway.inbound.connection import CallerServer
+from penstock.gateway.serving.app import App
 
 __all__ = ["Drain"]
 
-CHECK_S = 0.25
+NOTICE_S = 1.0
+"""How long connections without a request are kept open when the worker drains."""
+CHECK_S = 0.05
+FLUSH_S = 0.5
+"""How long a caller may take to read the end of its reply when the drain time is over."""
 
 
 class Drain:
-    """Shuts down the connections of a worker, and ends its requests when `drain_s` is over."""
+    """Ends a worker: `start` after a signal, then wait for `ended`."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, app: App) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, app: App, callers: CallerServer, listening: asyncio.Server
+    ) -> None:
         self._loop = loop
         self._app = app
-        self._started = False
-        self._time_is_over = False
-        self._idle_clients: set[str] = set()
-        """Callers without a request at the last check. They are closed at the next check, which leaves time for a head or
-        a reply that is being sent."""
+        self._callers = callers
+        self._listening = listening
+        self._started_at: float | None = None
+        self._cut_off_at: float | None = None
+        self.ended: asyncio.Future[None] = loop.create_future()
 
-    def start(self) -> bool:
-        """Start to drain; return False if it was already started."""
-        if self._started:
-            return False
-        self._started = True
-        self._app.common_headers.append(("connection", "close"))  # callers open their next connection elsewhere
+    def start(self) -> None:
+        if self._started_at is not None:
+            return
+        self._started_at = self._loop.time()
+        self._listening.close()  # the main process and the next worker still listen
+        self._app.common_headers.draining = True
         self._loop.call_later(self._app.config.listen.drain_s, self.cut_off)
-        self._loop.call_later(CHECK_S, self._close_idle_connections)
-        return True
-
-    def has_connections(self) -> bool:
-        """Return whether callers are connected."""
-        return any(True for _ in self._connections())
+        self._check()
 
     def cut_off(self) -> None:
         """End all requests that are left; each writes its entry."""
-        if not self._time_is_over:
-            self._time_is_over = True
+        self.start()
+        if self._cut_off_at is None:
+            self._cut_off_at = self._loop.time()
             self._app.cut_off()
 
-    def _close_idle_connections(self) -> None:
-        self._loop.call_later(CHECK_S, self._close_idle_connections)
-        app = self._app
-        busy = {request.client for request in app.requests}
-        idle_clients: set[str] = set()
-        for client, connection in self._connections():
-            if client not in busy and (self._time_is_over or not _unsent_bytes(connection)):
-                idle_clients.add(client)
-                if client in self._idle_clients:
-                    with contextlib.suppress(OSError):
-                        connection.shutdown(socket.SHUT_RDWR)
-        self._idle_clients = idle_clients
-
-    def _connections(self) -> Iterator[tuple[str, socket.socket]]:
-        """Yield the address and the socket of each caller that is connected."""
-        for client, file in self._app.client_sockets.all().items():
-            with contextlib.suppress(OSError), borrowed(file) as connection:
-                if connection.getsockname()[1] == self._app.config.listen.port:
-                    yield client, connection
-
-
-def _unsent_bytes(connection: socket.socket) -> int:
-    """Return the number of bytes that are not yet sent, or 0 if the system does not report it."""
-    try:
-        return int(struct.unpack("i", fcntl.ioctl(connection, termios.TIOCOUTQ, b"\0\0\0\0"))[0])
-    except OSError:
-        return 0
+    def _check(self) -> None:
+        """Close the connections without a request, and end if there are no others."""
+        if self.ended.done():
+            return
+        now = self._loop.time()
+        assert self._started_at is not None
+        notice_is_over = now >= self._started_at + NOTICE_S or self._cut_off_at is not None
+        flush_is_over = self._cut_off_at is not None and now >= self._cut_off_at + FLUSH_S
+        for connection in self._callers.callers:
+            if connection.is_busy:
+                continue
+            if flush_is_over:
+                connection.abort()
+            elif notice_is_over:
+                connection.force_close()
+        if not self._callers.connections and not self._app.requests:
+            self.ended.set_result(None)
+        else:
+            self._loop.call_later(CHECK_S, self._check)

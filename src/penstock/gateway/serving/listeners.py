@@ -6,7 +6,6 @@ replacement accepts them. `serving.take_over` passes the sockets to a new gatewa
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import socket
@@ -17,7 +16,7 @@ import msgspec
 from penstock.errors import UserError
 from penstock.gateway.resources.config import ListenConfig
 
-__all__ = ["BACKLOG", "Listeners", "cannot_listen", "resolve", "stop_accepting"]
+__all__ = ["BACKLOG", "Listeners", "cannot_listen", "resolve"]
 
 BACKLOG = 2048
 _SETTING = "listen.port or with --port"
@@ -109,25 +108,6 @@ def resolve(listen: ListenConfig) -> tuple[int, tuple[Any, ...]]:
     except (OSError, UnicodeError) as error:
         raise cannot_listen(listen.host, listen.port, error, _SETTING) from None
     return family, address
-
-
-def stop_accepting(listener: int, folder: str) -> None:
-    """Let this process accept no more connections from a listening socket that other processes use, too.
-
-    The server cannot stop accepting without closing the connections that it has just accepted. So replace its descriptors of
-    the socket by a socket to which nobody can connect.
-    """
-    status = os.fstat(listener)
-    path = os.path.join(folder, f"closed-{os.getpid()}")
-    with socket.socket(socket.AF_UNIX) as unreachable:
-        unreachable.setblocking(False)
-        unreachable.bind(path)
-        os.unlink(path)
-        unreachable.listen(1)
-        for name in os.listdir("/dev/fd"):
-            with contextlib.suppress(OSError):
-                if os.path.samestat(os.fstat(int(name)), status):
-                    os.dup2(unreachable.fileno(), int(name), inheritable=False)
 
 
 def cannot_listen(host: str, port: int, error: OSError | UnicodeError, setting: str) -> UserError:

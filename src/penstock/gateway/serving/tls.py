@@ -1,4 +1,4 @@
-"""Check the TLS certificate and key of the listener before workers start, which would fail with them."""
+"""TLS of the listener: its context, and the check of its files before workers start, which would fail with them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ import ssl
 from penstock.errors import UserError
 from penstock.gateway.resources.config import ListenConfig
 
-__all__ = ["check_tls"]
+__all__ = ["check_tls", "server_context"]
+
+
+def server_context(listen: ListenConfig) -> ssl.SSLContext | None:
+    """Return the context of the listener; None without TLS. `check_tls` has checked its files."""
+    if listen.tls_cert is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(listen.tls_cert, listen.tls_key)
+    return context
 
 
 def check_tls(listen: ListenConfig) -> None:

@@ -11,30 +11,23 @@ import asyncio
 import gc
 import os
 import signal
+import socket
 import sys
-from typing import Any
 
 import uvloop
-from granian._granian import SocketHolder
-from granian.constants import HTTPModes, Interfaces, SSLProtocols
-from granian.http import HTTP1Settings
-from granian.server.embed import Server
 
+from penstock.gateway.inbound.connection import CallerServer
 from penstock.gateway.limits import SharedTable, open_limiter
 from penstock.gateway.observe.recorder import Recorder
 from penstock.gateway.operator_log import set_worker_number
-from penstock.gateway.resources.config import ListenConfig
 from penstock.gateway.serving.app import App
 from penstock.gateway.serving.drain import Drain
-from penstock.gateway.serving.listeners import BACKLOG, stop_accepting
+from penstock.gateway.serving.listeners import BACKLOG
 from penstock.gateway.serving.runtime import Runtime
+from penstock.gateway.serving.tls import server_context
 from penstock.processes import on_closed_stdin, raise_descriptor_limit
 
 CUT_OFF = signal.SIGUSR1
-GRACE_S = 0.3
-"""How long connections without a request are kept open when the worker stops."""
-CONNECTIONS = 1 << 16
-"""Maximum number of connections of a worker; further ones wait to be accepted."""
 
 
 def main() -> int:
@@ -65,65 +58,26 @@ def main() -> int:
 
 async def _serve(app: App, listener: int) -> None:
     loop = asyncio.get_running_loop()
-    server = _server(app, app.config.listen, listener)
-    drain = Drain(loop, app)
-
-    def stop() -> None:
-        if drain.start():
-            stop_accepting(listener, app.runtime.folder)
-            # Granian closes connections without a request at once. Those that were just accepted have not sent theirs.
-            loop.call_later(GRACE_S if drain.has_connections() else 0, server.stop)
-
-    def cut_off() -> None:
-        stop()
-        drain.cut_off()
+    callers = CallerServer(app.handle)
+    listening = await loop.create_server(
+        callers,
+        sock=socket.socket(fileno=listener),
+        backlog=BACKLOG,
+        ssl=server_context(app.config.listen),
+    )
+    drain = Drain(loop, app, callers, listening)
 
     def retire() -> None:
         app.replaced = True
-        stop()
+        drain.start()
 
-    loop.add_signal_handler(signal.SIGTERM, stop)
+    loop.add_signal_handler(signal.SIGTERM, drain.start)
     loop.add_signal_handler(signal.SIGUSR2, retire)
-    loop.add_signal_handler(CUT_OFF, cut_off)
+    loop.add_signal_handler(CUT_OFF, drain.cut_off)
     on_closed_stdin(loop, lambda: os.kill(os.getpid(), signal.SIGTERM))  # the main process has ended
     app.start(loop)
-    await server.serve()
+    await drain.ended
     await app.limiter.close()
-
-
-class _InheritedSocketServer(Server):
-    """A server on a listening socket that the main process has opened."""
-
-    def __init__(self, listener: int, target: Any, **options: Any) -> None:
-        super().__init__(target, **options)
-        self._listener = listener
-
-    def _init_shared_socket(self) -> None:
-        # The constructor is not in Granian's type stub; its arguments are those of `SocketHolder.__getstate__`.
-        holder: Any = SocketHolder
-        self._shd: Any = holder(self._listener, False, BACKLOG)
-
-
-def _server(app: App, listen: ListenConfig, listener: int) -> Server:
-    from pathlib import Path
-
-    return _InheritedSocketServer(
-        listener,
-        app,
-        address=listen.host,
-        port=listen.port,
-        interface=Interfaces.RSGI,
-        # With HTTP/2 the caller's socket would not show whether it keeps up (`relay.response_stream`).
-        http=HTTPModes.http1,
-        http1_settings=HTTP1Settings(header_read_timeout=30_000),
-        websockets=False,
-        backlog=BACKLOG,
-        backpressure=CONNECTIONS,
-        log_enabled=False,
-        ssl_cert=Path(listen.tls_cert) if listen.tls_cert else None,
-        ssl_key=Path(listen.tls_key) if listen.tls_key else None,
-        ssl_protocol_min=SSLProtocols.tls12,
-    )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,153 @@
+"""The response to the caller: whole replies, and bodies that are sent in pieces, with the headers that both share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from email.utils import formatdate
+from http import HTTPStatus
+from time import time
+
+from aiohttp import web
+
+from penstock.gateway.inbound.connection import CallerConnection, connection_of
+from penstock.gateway.observe.timing import server_timing
+
+__all__ = ["CallerResponse", "CommonHeaders", "ResponseStream"]
+
+Header = tuple[str, str]
+
+_REASONS = {status.value: status.phrase for status in HTTPStatus}
+
+
+class CommonHeaders:
+    """The headers of all responses of a worker: the date, and `Connection: close` while it drains."""
+
+    def __init__(self) -> None:
+        self.draining = False
+        self._date = ""
+        self._date_s = 0
+
+    def date(self) -> str:
+        """Return the current date as HTTP writes it. Formatting takes 3 µs, so it is done once a second."""
+        now = int(time())
+        if now != self._date_s:
+            self._date_s, self._date = now, formatdate(now, usegmt=True)
+        return self._date
+
+
+class ResponseStream:
+    """A body that is sent in pieces. `CallerResponse` has written its head."""
+
+    __slots__ = ("_chunked", "_connection", "_ended", "closed", "sent")
+
+    def __init__(self, connection: CallerConnection, *, chunked: bool) -> None:
+        self._connection = connection
+        self._chunked = chunked
+        self._ended = False
+        self.sent = 0
+        self.closed = False
+        """True if the caller has closed the connection."""
+
+    @property
+    def full(self) -> bool:
+        """True if the caller does not read: wait until it is writable."""
+        return self._connection.full
+
+    def send(self, data: bytes) -> None:
+        if self._ended or not data:
+            return
+        framed = b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
+        if self._connection.write(framed):
+            self.sent += len(data)
+        else:
+            self.closed = True
+
+    def wait_until_writable(self, on_writable: Callable[[], None]) -> None:
+        """Call `on_writable` once, when the caller has read on or has disconnected."""
+        self._connection.on_writable = on_writable
+
+    def close(self) -> None:
+        """End the body."""
+        if not self._ended:
+            self._ended = True
+            self._connection.on_writable = None
+            if self._chunked:
+                self._connection.write(b"0\r\n\r\n")
+
+
+class CallerResponse:
+    """Sends the response of one request."""
+
+    __slots__ = (
+        "_common",
+        "_connection",
+        "_extra_headers",
+        "_ids",
+        "_is_head",
+        "_is_http10",
+        "keeps_alive",
+        "stream",
+    )
+
+    def __init__(
+        self, common: CommonHeaders, request: web.BaseRequest, id_headers: tuple[str, ...], request_id: str
+    ) -> None:
+        self._common = common
+        self._connection = connection_of(request)
+        self._is_http10 = request.version < (1, 1)
+        self._is_head = request.method == "HEAD"
+        self._ids = "".join([f"{name}: {request_id}\r\n" for name in id_headers])
+        self.keeps_alive = request.keep_alive
+        """Whether the connection can carry another request after this one."""
+        self.stream: ResponseStream | None = None
+        """None until the head of a stream has been sent."""
+        self._extra_headers: tuple[Header, ...] = ()
+
+    def set_headers(self, headers: tuple[Header, ...]) -> None:
+        """Set headers that are sent with any kind of reply."""
+        self._extra_headers = headers
+
+    def set_header(self, name: str, value: str) -> None:
+        """Set a header, replacing the one of an earlier attempt."""
+        self._extra_headers = (*(pair for pair in self._extra_headers if pair[0] != name), (name, value))
+
+    def send(self, status: int, body: bytes, phases_ms: Mapping[str, float], *headers: Header) -> None:
+        """Send a whole reply."""
+        head = self._head(status, phases_ms, headers, ("content-length", str(len(body))))
+        self._connection.write(head if self._is_head else head + body)
+
+    def begin_stream(
+        self, status: int, phases_ms: Mapping[str, float], *headers: Header, length: int | None = None
+    ) -> ResponseStream:
+        """Send the head of a body that is sent in pieces. Without a length, the body of HTTP/1.0 ends with the connection."""
+        chunked = length is None and not self._is_http10
+        if length is not None:
+            framing: tuple[Header, ...] = (("content-length", str(length)),)
+        elif chunked:
+            framing = (("transfer-encoding", "chunked"),)
+        else:
+            self.keeps_alive = False
+            framing = ()
+        self.stream = ResponseStream(self._connection, chunked=chunked)
+        if not self._connection.write(self._head(status, phases_ms, headers, *framing)):
+            self.stream.closed = True
+        return self.stream
+
+    def _head(
+        self, status: int, phases_ms: Mapping[str, float], headers: tuple[Header, ...], *framing: Header
+    ) -> bytes:
+        extra = self._extra_headers
+        lines = [
+            f"HTTP/1.1 {status} {_REASONS.get(status, 'Unknown')}\r\ndate: {self._common.date()}\r\n",
+            f"server-timing: {server_timing(phases_ms)}\r\n{self._ids}",
+        ]
+        lines += [f"{name}: {value}\r\n" for name, value in extra]
+        lines += [f"{name}: {value}\r\n" for name, value in (*headers, *framing) if (name, value) not in extra]
+        if self._common.draining:
+            self.keeps_alive = False
+        if not self.keeps_alive:
+            lines.append("connection: close\r\n")
+        elif self._is_http10:
+            lines.append("connection: keep-alive\r\n")
+        lines.append("\r\n")
+        return "".join(lines).encode()
