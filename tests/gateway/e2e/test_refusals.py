@@ -8,6 +8,7 @@ import http.client
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -190,6 +191,47 @@ def test_head_without_host_or_with_an_unknown_transfer_encoding_is_refused(
     with socket.create_connection(("127.0.0.1", gateway.port), 30) as connection:
         connection.sendall(start.encode() + sent)
         assert connection.recv(65536).split()[1] == str(status).encode()
+
+
+@pytest.mark.parametrize("end", [b"Z\r\n\r\n", b"-0\r\n\r\n", b"\r\n0\r\n\r\n"])
+@pytest.mark.parametrize("pause_s", [0, 0.1])
+@pytest.mark.usefixtures("no_upstream_request")
+def test_broken_chunks_after_a_valid_body_are_400(gateway: GatewayProcess, end: bytes, pause_s: float) -> None:
+    body = json.dumps({"model": ALIAS, "input": "Hi."}).encode()
+    start = f"POST /v1/responses HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {CALLER}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", gateway.port), 30) as connection:
+        connection.sendall(start.encode() + b"%x\r\n%b\r\n" % (len(body), body))
+        time.sleep(pause_s)
+        connection.sendall(end)
+        reply = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert reply.startswith(b"HTTP/1.1 400 ")
+    assert reply.count(b"HTTP/1.1") == 1
+
+
+@pytest.mark.parametrize("names", [("Authorization", "Authorization"), ("authorization", "AUTHORIZATION")])
+@pytest.mark.usefixtures("no_upstream_request")
+def test_two_authorization_headers_are_400(gateway: GatewayProcess, names: tuple[str, str]) -> None:
+    head = "".join(f"{name}: Bearer {CALLER}\r\n" for name in names)
+    with socket.create_connection(("127.0.0.1", gateway.port), 30) as connection:
+        connection.sendall(f"POST /v1/responses HTTP/1.1\r\nHost: x\r\n{head}Content-Length: 0\r\n\r\n".encode())
+        assert connection.recv(65536).startswith(b"HTTP/1.1 400 ")
+
+
+def test_caller_that_expects_100_continue_gets_it_before_its_body_is_read(
+    gateway: GatewayProcess, upstream: Upstream
+) -> None:
+    body = json.dumps({"model": ALIAS, "input": "Hi."}).encode()
+    head = f"POST /v1/responses HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {CALLER}\r\nExpect: 100-continue\r\n"
+    with socket.create_connection(("127.0.0.1", gateway.port), 30) as connection:
+        connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode())
+        assert connection.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(body)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
+def test_forwarded_address_is_not_trusted_unless_configured(gateway: GatewayProcess, upstream: Upstream) -> None:
+    reply = gateway.respond(headers={"X-Forwarded-For": "203.0.113.9"})
+    assert gateway.ledger_entry(reply)["client"] == "127.0.0.1"
 
 
 @pytest.mark.usefixtures("no_upstream_request")

@@ -76,6 +76,9 @@ class BodyReader:
             size += len(piece)
             if self._length is None:
                 self._count(size, len(piece))
+        error = payload.exception()
+        if error is not None:  # a read that waits when the body breaks only returns its end
+            raise error
         return pieces
 
     def _count(self, size: int, more: int | None = None) -> None:
