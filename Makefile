@@ -9,7 +9,7 @@ CORE := $(VENV)/.installed
 ALL := $(VENV)/.installed-all
 DEV := $(VENV)/.installed-dev
 
-.PHONY: help install demo test test-slow check docs bench package services clean
+.PHONY: help install demo test test-slow check docs bench package peer-check services clean
 
 help:
 	@echo "make demo       install the core into .venv and run the benchmark against a mock server"
@@ -17,6 +17,7 @@ help:
 	@echo "make test       run the tests; make test-slow: the long ones; make check: ruff, mypy and the links of the docs"
 	@echo "make docs       build the documentation as a site in build/site"
 	@echo "make package    build the wheel and the source distribution, and try them in a clean virtual environment"
+	@echo "make peer-check load the files of many runs with the models of an installed AIPerf"
 	@echo "make bench      measure the speed and accuracy figures of the README"
 
 $(VENV)/bin/python:
@@ -76,6 +77,12 @@ package: $(DEV)
 	build/clean/bin/pip uninstall --quiet --yes penstock
 	build/clean/bin/pip install --quiet --disable-pip-version-check dist/*.tar.gz
 	cd build && clean/bin/penstock report clean/run
+
+# Load the files of many runs with the models of AIPerf 0.13, which is installed beside Penstock (1.2 GB).
+peer-check: $(DEV)
+	test -x build/peer/bin/python || $(PYTHON) -m venv build/peer
+	build/peer/bin/pip install --quiet --disable-pip-version-check aiperf==0.13.0
+	$(BIN)/python scripts/peer-check.py build/peer/bin/python
 
 bench: $(DEV)
 	$(BIN)/python -m benchmarks

@@ -31,7 +31,8 @@ def test_each_syntax_of_pairs_is_read(text: str) -> None:
 
 def test_pairs_reach_the_input_config() -> None:
     (data,) = input_config(resolve(parse(PROFILE, ["-m", "m", "--seq-dist", "8,4:100"])))["datasets"]
-    assert data["prompts"]["sequence_distribution"] == "8|0,4|0:100"
+    (pair,) = data["prompts"]["sequence_distribution"]
+    assert pair == {"isl": {"mean": 8, "stddev": 0}, "osl": {"mean": 4, "stddev": 0}, "probability": 100}
 
 
 def test_range_ratio_is_one_number_or_two() -> None:

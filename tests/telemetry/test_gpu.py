@@ -99,7 +99,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> ReportedRun:
 def test_summary_has_the_telemetry_of_each_gpu(run: ReportedRun) -> None:
     data = run.json["telemetry_data"]
     assert data["summary"]["endpoints_successful"] == [URL]
-    assert data["error_summary"] == [{"endpoint": "http://no:1/metrics", "message": "Nothing listens there."}]
+    (error,) = data["error_summary"]
+    assert error["error_details"]["message"] == "http://no:1/metrics: Nothing listens there."
+    assert error["count"] == 1
     gpu = data["endpoints"]["node:9400"]["gpus"]["gpu_1"]
     assert (gpu["gpu_uuid"], gpu["gpu_name"], gpu["hostname"]) == ("GPU-1", "NVIDIA H100 80GB HBM3", "node1")
     power = gpu["metrics"]["nvidia_power_usage"]

@@ -32,7 +32,7 @@ class ServerMetricsJson(Sink):
             },
             "metrics_phase": "profiling",
             "metrics": metrics.metrics,
-            "input_config": input_config(self.context.header.settings),
+            "input_config": input_config(self.context.header.settings, self.context.header.conversations),
             "concepts": metrics.concepts,
         }
         with replacing(self.path) as file:

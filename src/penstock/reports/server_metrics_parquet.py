@@ -74,7 +74,9 @@ class ServerMetricsParquet(Sink):
             "endpoint_urls": json.dumps(metrics.successful),
             "label_columns": json.dumps(labels),
             "model_names": json.dumps(header.settings.models),
-            "input_config": msgspec.json.encode(input_config(header.settings), enc_hook=str).decode(),
+            "input_config": msgspec.json.encode(
+                input_config(header.settings, header.conversations), enc_hook=str
+            ).decode(),
         }
         return pa.schema(
             [(name, numbers.get(name, pa.string())) for name in (*_FIXED, *labels, *_VALUES)],

@@ -19,7 +19,7 @@ class SlicesJson(Sink):
     def finish(self, summary: Summary) -> None:
         header = self.context.header
         slices = [_fields(part, header.epoch_wall_ns) for part in summary.slices]
-        document = {"timeslices": slices, "input_config": input_config(header.settings)}
+        document = {"timeslices": slices, "input_config": input_config(header.settings, header.conversations)}
         with replacing(self.path) as file:
             file.write(msgspec.json.format(msgspec.json.encode(document, enc_hook=str), indent=2))
 

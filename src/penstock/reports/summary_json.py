@@ -91,7 +91,7 @@ def _beginning(
         "benchmark_id": header.benchmark_id,
         **_ordered(metrics),
         **telemetry_data,
-        "input_config": input_config(header.settings),
+        "input_config": input_config(header.settings, header.conversations),
         "run_info": _run_info(header, log),
     }
 
@@ -116,7 +116,10 @@ def _telemetry_data(summary: Summary) -> dict[str, Any]:
             "end_time": local_time(summary.end_ns),
         },
         "endpoints": {_host(url): {"gpus": gpus} for url, gpus in telemetry.gpus.items()},
-        "error_summary": [{"endpoint": url, "message": message} for url, message in telemetry.errors.items()],
+        "error_summary": [
+            {"error_details": {"type": "TelemetryError", "message": f"{url}: {message}"}, "count": 1}
+            for url, message in telemetry.errors.items()
+        ],
     }
     return {"telemetry_data": data}
 

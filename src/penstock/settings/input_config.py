@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.secrets import REDACTED, redact_fields, redact_url
+from penstock.settings.endpoint_types import Declaration, load_endpoint
 from penstock.settings.schema import (
     ConversationSettings,
     EndpointSettings,
@@ -18,8 +19,9 @@ from penstock.settings.schema import (
 __all__ = ["input_config", "length_shape", "model_config"]
 
 
-def input_config(settings: Settings) -> dict[str, Any]:
-    """Return the `input_config` of the JSON artifact, without keys that do not apply."""
+def input_config(settings: Settings, conversations: int | None = None) -> dict[str, Any]:
+    """Return the `input_config` of the JSON artifact, without keys that do not apply. `conversations` is how many the dataset
+    has, if that is known: they limit a run that has no other limit."""
     output = settings.output
     return {
         "models": model_config(settings),
@@ -29,7 +31,7 @@ def input_config(settings: Settings) -> dict[str, Any]:
             server_profiler=settings.server_calls.profiler or None,
         ),
         "datasets": [_dataset(settings.input)],
-        "phases": _phases(settings),
+        "phases": _phases(settings, conversations),
         "artifacts": _present(
             dir=output.folder,
             prefix=output.prefix,
@@ -40,10 +42,7 @@ def input_config(settings: Settings) -> dict[str, Any]:
             show_trace_timing=output.show_http or None,
             slice_duration=output.slice_s,
         ),
-        "tokenizer": _present(
-            name=settings.tokenizer.name,
-            revision=settings.tokenizer.revision if settings.tokenizer.revision != "main" else None,
-        ),
+        "tokenizer": _tokenizer(settings),
         "gpu_telemetry": _gpu_telemetry(settings.telemetry),
         "server_metrics": _server_metrics(settings.telemetry),
         "network_latency": _network_latency(settings.telemetry),
@@ -51,14 +50,27 @@ def input_config(settings: Settings) -> dict[str, Any]:
     }
 
 
+def _tokenizer(settings: Settings) -> dict[str, Any]:
+    declaration: Declaration = load_endpoint(settings.endpoint.type).declaration
+    if not declaration.input_tokens and not declaration.output_tokens:
+        return {}  # AIPerf refuses a tokenizer that counts nothing
+    revision = settings.tokenizer.revision
+    return _present(name=settings.tokenizer.name, revision=None if revision == "main" else revision)
+
+
 def _endpoint(endpoint: EndpointSettings) -> dict[str, Any]:
+    extra = redact_fields(endpoint.extra)
+    template = None
+    if "payload_template" in extra:
+        template = _present(body=extra.pop("payload_template", None), response_field=extra.pop("response_field", None))
     return _present(
         urls=[redact_url(url) for url in endpoint.urls],
         type=endpoint.type,
         path=None if endpoint.path is None else redact_url(endpoint.path),
         streaming=endpoint.streaming,
         headers={name: REDACTED for name, _ in endpoint.headers} or None,
-        extra=redact_fields(endpoint.extra) or None,
+        extra=extra or None,
+        template=template,
         api_key=REDACTED if endpoint.api_key else None,
         timeout=endpoint.timeout_s,
         connection_reuse=endpoint.connections,
@@ -92,7 +104,8 @@ def _dataset(data: InputSettings) -> dict[str, Any]:
             sampling=data.sampling,
             random_seed=data.seed,
             system_prompt=data.system,
-            prompts={"osl": output_length} if output_length else None,
+            osl=None if public else output_length,
+            prompts={"osl": output_length} if public and output_length else None,
         )
     input_length = {"mean": float(data.input_tokens_mean), "stddev": float(data.input_tokens_stddev)}
     return _present(
@@ -106,7 +119,7 @@ def _dataset(data: InputSettings) -> dict[str, Any]:
             isl=None if data.length_pairs else input_length,
             osl=output_length,
             batch_size=data.batch if data.batch != 1 else None,
-            **length_shape(data),
+            **length_shape(data) | _present(sequence_distribution=_length_pairs(data)),
             corpus=data.corpus,
             cache_bust=None if data.cache_bust == "none" else {"target": data.cache_bust},
         ),
@@ -137,6 +150,19 @@ def length_shape(data: InputSettings) -> dict[str, Any]:
         random_range_ratio=None if ratio is None else f'{{"input": {ratio[0]}, "output": {ratio[1]}}}',
         random_corpus_style=None if ratio is None else data.range_style,
     )
+
+
+def _length_pairs(data: InputSettings) -> list[dict[str, Any]] | None:
+    """Return the pairs of lengths as AIPerf writes them, instead of the text of the flag."""
+    pairs = [
+        {
+            "isl": _distribution(pair.input_mean, pair.input_stddev),
+            "osl": _distribution(pair.output_mean, pair.output_stddev),
+            "probability": pair.percent,
+        }
+        for pair in data.length_pairs
+    ]
+    return pairs or None
 
 
 def _conversation(shape: ConversationSettings) -> dict[str, Any]:
@@ -189,20 +215,21 @@ def _distribution(mean: float, stddev: float) -> dict[str, float]:
     return {"mean": float(mean), "stddev": float(stddev)}
 
 
-def _phases(settings: Settings) -> list[dict[str, Any]]:
+def _phases(settings: Settings, conversations: int | None) -> list[dict[str, Any]]:
     warmup = settings.warmup.load(settings.load)
-    phases = [] if warmup is None else [_phase("warmup", warmup, exclude_from_results=True)]
-    return [*phases, _phase("profiling", settings.load)]
+    phases = [] if warmup is None else [_phase("warmup", warmup, None, exclude_from_results=True)]
+    return [*phases, _phase("profiling", settings.load, conversations)]
 
 
-def _phase(kind: str, load: LoadSettings, **fields: Any) -> dict[str, Any]:
+def _phase(kind: str, load: LoadSettings, conversations: int | None, **fields: Any) -> dict[str, Any]:
+    has_limit = load.requests is not None or load.duration_s is not None or load.recorded is not None
     return _present(
         name=kind,
         kind=kind,
         type=_load_type(load),
         **fields,
         requests=load.requests,
-        sessions=load.conversations,
+        sessions=load.conversations if has_limit or load.conversations is not None else conversations,
         concurrency=load.concurrency,
         rate=load.arrival_rate,
         users=load.users,
