@@ -72,6 +72,11 @@ Row = str | Distribution | Inverted | Refused | Special | Alias | Mapping[str, "
 Section = Mapping[str, Row]
 
 
+def _named(names: str, prefix: str = "--") -> dict[str, Row]:
+    """Return the rows of keys whose flags have their names after a prefix."""
+    return {name: prefix + name.replace("_", "-") for name in names.split()}
+
+
 def _refused(names: str) -> dict[str, Row]:
     return dict.fromkeys(names.split(), Refused())
 
@@ -83,50 +88,31 @@ _OSL = Distribution("--prompt-output-tokens-mean", "--prompt-output-tokens-stdde
 _ENDPOINT: Final[Section] = {
     "url": Alias("--url"),
     "urls": "--url",
-    "url_strategy": "--url-strategy",
+    **_named(
+        "url_strategy streaming api_key api_key_env api_key_file transport use_legacy_max_tokens "
+        "use_server_token_count per_chunk_usage proxy trust_env follow_cross_origin_redirects session_header "
+        "wait_for_model_timeout wait_for_model_interval wait_for_model_mode download_video_content "
+        "request_content_type uuid_and_strip reset_kv_cache reset_kv_cache_path server_profiler "
+        "server_profiler_start_path server_profiler_stop_path"
+    ),
     "type": "--endpoint-type",
     "path": "--custom-endpoint",
-    "streaming": "--streaming",
-    "api_key": "--api-key",
-    "api_key_env": "--api-key-env",
-    "api_key_file": "--api-key-file",
     "headers": "--header",
     "extra": "--extra-inputs",
     "template": Alias(Special("template", ("--extra-inputs",))),
     "timeout": "--request-timeout-seconds",
-    "transport": "--transport",
     "connection_reuse": "--connection-reuse-strategy",
-    "use_legacy_max_tokens": "--use-legacy-max-tokens",
-    "use_server_token_count": "--use-server-token-count",
-    "per_chunk_usage": "--per-chunk-usage",
     "verify_tls": Inverted("--insecure"),
-    "proxy": "--proxy",
-    "trust_env": "--trust-env",
-    "follow_cross_origin_redirects": "--follow-cross-origin-redirects",
-    "session_header": "--session-header",
-    "wait_for_model_timeout": "--wait-for-model-timeout",
-    "wait_for_model_interval": "--wait-for-model-interval",
-    "wait_for_model_mode": "--wait-for-model-mode",
-    "download_video_content": "--download-video-content",
-    "request_content_type": "--request-content-type",
-    "uuid_and_strip": "--uuid-and-strip",
-    "reset_kv_cache": "--reset-kv-cache",
-    "reset_kv_cache_path": "--reset-kv-cache-path",
     "reset_kv_cache_timeout": "--reset-kv-cache-timeout-seconds",
-    "server_profiler": "--server-profiler",
-    "server_profiler_start_path": "--server-profiler-start-path",
-    "server_profiler_stop_path": "--server-profiler-stop-path",
     "server_profiler_timeout": "--server-profiler-timeout-seconds",
 }
 
 _SYNTHESIS: Final[Section] = {
-    "speedup_ratio": "--synthesis-speedup-ratio",
-    "prefix_len_multiplier": "--synthesis-prefix-len-multiplier",
-    "prefix_root_multiplier": "--synthesis-prefix-root-multiplier",
-    "prompt_len_multiplier": "--synthesis-prompt-len-multiplier",
-    "output_len_multiplier": "--synthesis-output-len-multiplier",
-    "max_isl": "--synthesis-max-isl",
-    "max_osl": "--synthesis-max-osl",
+    **_named(
+        "speedup_ratio prefix_len_multiplier prefix_root_multiplier prompt_len_multiplier output_len_multiplier "
+        "max_isl max_osl",
+        "--synthesis-",
+    ),
     "allow_dataset_wrap": "--allow-dataset-wrap",
 }
 
@@ -145,28 +131,19 @@ FILE_DATASET: Final[Section] = {
     **_ANY_DATASET,
     "path": "--input-file",
     "format": "--custom-dataset-type",
-    "sessions": "--sessions",
+    **_named(
+        "sessions replay_speedup trace_session_sample_ratio inter_turn_delay_cap_seconds max_idle_gap_cap_seconds "
+        "open_loop_replay open_loop_strict omit_kv_hints force_min_tokens video_batch_size trace_idle_gap_cap_seconds "
+        "ignore_trace_delays use_think_time_only max_context_length"
+    ),
     "entries": "--num-dataset-entries",
     "prompts": {"osl": _OSL},
-    "replay_speedup": "--replay-speedup",
     "records": Refused("write them to a file, and give its path"),
     "synthesis": _SYNTHESIS,
-    "trace_session_sample_ratio": "--trace-session-sample-ratio",
-    "inter_turn_delay_cap_seconds": "--inter-turn-delay-cap-seconds",
-    "max_idle_gap_cap_seconds": "--max-idle-gap-cap-seconds",
-    "open_loop_replay": "--open-loop-replay",
-    "open_loop_strict": "--open-loop-strict",
-    "omit_kv_hints": "--omit-kv-hints",
-    "force_min_tokens": "--force-min-tokens",
     "prompt_batch_size": Alias("--prompt-batch-size"),
     "image_batch_size": Alias("--image-batch-size"),
     "audio_batch_size": Alias("--audio-batch-size"),
-    "video_batch_size": "--video-batch-size",
     "block_size": "--prompt-input-tokens-block-size",
-    "trace_idle_gap_cap_seconds": "--trace-idle-gap-cap-seconds",
-    "ignore_trace_delays": "--ignore-trace-delays",
-    "use_think_time_only": "--use-think-time-only",
-    "max_context_length": "--max-context-length",
     "cache_bust": {"target": "--cache-bust"},
 }
 
@@ -201,35 +178,20 @@ SYNTHETIC_DATASET: Final[Section] = {
     "turns": Distribution("--conversation-turn-mean", "--conversation-turn-stddev"),
     "turn_delay": Distribution("--conversation-turn-delay-mean", "--conversation-turn-delay-stddev"),
     "images": {
-        "batch_size": "--image-batch-size",
+        **_named("batch_size format source source_sampling", "--image-"),
         "width": Distribution("--image-width-mean", "--image-width-stddev"),
         "height": Distribution("--image-height-mean", "--image-height-stddev"),
-        "format": "--image-format",
-        "source": "--image-source",
-        "source_sampling": "--image-source-sampling",
     },
     "audio": {
-        "batch_size": "--audio-batch-size",
+        **_named("batch_size format sample_rates depths", "--audio-"),
         "length": Distribution("--audio-length-mean", "--audio-length-stddev"),
-        "format": "--audio-format",
-        "sample_rates": "--audio-sample-rates",
-        "depths": "--audio-depths",
         "channels": "--audio-num-channels",
     },
     "video": {
-        "batch_size": "--video-batch-size",
-        "duration": "--video-duration",
-        "fps": "--video-fps",
-        "width": "--video-width",
-        "height": "--video-height",
-        "format": "--video-format",
-        "codec": "--video-codec",
-        "synth_type": "--video-synth-type",
+        **_named("batch_size duration fps width height format codec synth_type", "--video-"),
         "audio": {
-            "sample_rate": "--video-audio-sample-rate",
+            **_named("sample_rate codec depth", "--video-audio-"),
             "channels": "--video-audio-num-channels",
-            "codec": "--video-audio-codec",
-            "depth": "--video-audio-depth",
         },
     },
     "rankings": {
@@ -265,12 +227,10 @@ _ANY_PHASE: Final[Section] = {
         "adaptive_scale_strategy_type adaptive_scale_step_policy adaptive_scale_base_step "
         "adaptive_scale_max_step_multiplier adaptive_scale_step_percent"
     ),
-    "trajectory_start_min_ratio": "--trajectory-start-min-ratio",
-    "trajectory_start_max_ratio": "--trajectory-start-max-ratio",
-    "burst_phase_starts": "--burst-phase-starts",
-    "system_idle_gap_cap_seconds": "--system-idle-gap-cap-seconds",
-    "agentic_cache_warmup_duration": "--agentic-cache-warmup-duration",
-    "agentic_warmup_grace_period": "--agentic-warmup-grace-period",
+    **_named(
+        "trajectory_start_min_ratio trajectory_start_max_ratio burst_phase_starts system_idle_gap_cap_seconds "
+        "agentic_cache_warmup_duration agentic_warmup_grace_period"
+    ),
 }
 
 PROFILING: Final[Section] = {
@@ -280,22 +240,17 @@ PROFILING: Final[Section] = {
     "sessions": "--conversation-num",
     "duration": "--benchmark-duration",
     "grace_period": "--benchmark-grace-period",
-    "concurrency": "--concurrency",
+    **_named("concurrency prefill_concurrency conversation_rate failed_request_threshold"),
     "concurrency_ramp": Special("ramp", ("--concurrency-ramp-duration",)),
-    "prefill_concurrency": "--prefill-concurrency",
     "prefill_ramp": Special("ramp", ("--prefill-concurrency-ramp-duration",)),
     "rate": Special("rate", ("--request-rate", "--user-centric-rate")),
-    "conversation_rate": "--conversation-rate",
     "rate_ramp": Special("ramp", ("--request-rate-ramp-duration",)),
     "rate_series": Special("rate_series", ("--request-rate-series",)),
     "smoothness": "--arrival-smoothness",
     "users": "--num-users",
-    "auto_offset": "--fixed-schedule-auto-offset",
-    "start_offset": "--fixed-schedule-start-offset",
-    "end_offset": "--fixed-schedule-end-offset",
+    **_named("auto_offset start_offset end_offset", "--fixed-schedule-"),
     "speedup": Alias("--replay-speedup"),
     "cancellation": {"rate": "--request-cancellation-rate", "delay": "--request-cancellation-delay"},
-    "failed_request_threshold": "--failed-request-threshold",
     **_ANY_PHASE,
 }
 
@@ -308,11 +263,8 @@ WARMUP: Final[Section] = {
     "type": Special("warmup_type", ("--warmup-arrival-pattern",)),
     "requests": "--warmup-request-count",
     "sessions": "--num-warmup-sessions",
-    "duration": "--warmup-duration",
-    "grace_period": "--warmup-grace-period",
-    "concurrency": "--warmup-concurrency",
+    **_named("duration grace_period concurrency prefill_concurrency", "--warmup-"),
     "concurrency_ramp": Special("ramp", ("--warmup-concurrency-ramp-duration",)),
-    "prefill_concurrency": "--warmup-prefill-concurrency",
     "prefill_ramp": Special("ramp", ("--warmup-prefill-concurrency-ramp-duration",)),
     "rate": "--warmup-request-rate",
     "rate_ramp": Special("ramp", ("--warmup-request-rate-ramp-duration",)),
@@ -328,25 +280,18 @@ BENCHMARK: Final[Section] = {
     "warmup": WARMUP,
     "profiling": PROFILING,
     "slos": Special("slos", ("--goodput",)),
-    "until": "--until",
-    "reader_tokens_per_second": "--reader-tokens-per-second",
+    **_named("until reader_tokens_per_second scenario unsafe_override"),
     "checks": {"require_valid": "--require-valid", "max_error_rate": "--max-error-rate", "assert": "--assert"},
     "artifacts": {
         "dir": "--output-artifact-dir",
-        "results_url": "--results-url",
+        **_named("results_url slice_duration show_trace_timing auto_plot plot_required export_outputs_json export"),
         "prefix": "--profile-export-prefix",
         "summary": Special("summary"),
         "records": Special("records", ("--export-level",)),
         "raw": Special("raw", ("--export-level",)),
         "trace": "--export-http-trace",
-        "slice_duration": "--slice-duration",
-        "show_trace_timing": "--show-trace-timing",
         "user_files": Refused(),
-        "auto_plot": "--auto-plot",
-        "plot_required": "--plot-required",
-        "export_outputs_json": "--export-outputs-json",
         "html": Inverted("--no-html"),
-        "export": "--export",
     },
     "tokenizer": {
         "name": "--tokenizer",
@@ -357,18 +302,12 @@ BENCHMARK: Final[Section] = {
     "runtime": {
         "ui": "--ui-type",
         "workers": "--workers-max",
-        "cluster": "--cluster",
-        "metrics_port": "--metrics-port",
-        "quiet": "--quiet",
-        "verbose": "--verbose",
+        **_named("cluster metrics_port quiet verbose api_port api_host stats_interval"),
         "record_processors": "--record-processor-service-count",
         "service_run_type": Refused(),
         "communication": Refused(),
-        "api_port": "--api-port",
-        "api_host": "--api-host",
         **_refused("dataset_api_base_url workers_per_pod record_processors_per_pod"),
         "workers_min": Refused("workers sets their number"),
-        "stats_interval": "--stats-interval",
     },
     "logging": {"level": "--log-level"},
     "gpu_telemetry": {
@@ -400,31 +339,18 @@ BENCHMARK: Final[Section] = {
         "gen_ai_provider": "--gen-ai-provider",
     },
     "mlflow": {
-        "tracking_uri": "--mlflow-tracking-uri",
-        "experiment": "--mlflow-experiment",
-        "run_name": "--mlflow-run-name",
+        **_named("tracking_uri experiment run_name parent_run_id", "--mlflow-"),
         "tags": "--mlflow-tag",
-        "parent_run_id": "--mlflow-parent-run-id",
         "artifact_globs": "--mlflow-artifact-glob",
     },
     "wandb": {
-        "project": "--wandb-project",
-        "entity": "--wandb-entity",
-        "run_name": "--wandb-run-name",
+        **_named("project entity run_name", "--wandb-"),
         "tags": "--wandb-tag",
     },
     "accuracy": {
-        "benchmark": "--accuracy-benchmark",
-        "tasks": "--accuracy-tasks",
-        "n_shots": "--accuracy-n-shots",
-        "enable_cot": "--accuracy-enable-cot",
-        "grader": "--accuracy-grader",
-        "system_prompt": "--accuracy-system-prompt",
-        "verbose": "--accuracy-verbose",
+        **_named("benchmark tasks n_shots enable_cot grader system_prompt verbose", "--accuracy-"),
     },
     "metrics": Refused(),
-    "scenario": "--scenario",
-    "unsafe_override": "--unsafe-override",
 }
 
 KEYS: Final[Section] = {
@@ -441,30 +367,17 @@ KEYS: Final[Section] = {
         "sla_filters": Refused(),
         "post_process": Refused(),
         "recipe_name": "--search-recipe",
-        "find_max": "--find-max",
-        "slo": "--slo",
-        "min": "--search-min",
-        "max": "--search-max",
-        "concurrency_min": "--concurrency-min",
-        "concurrency_max": "--concurrency-max",
-        "ttft_sla_ms": "--ttft-sla-ms",
-        "itl_sla_ms": "--itl-sla-ms",
-        "e2e_sla_ms": "--e2e-sla-ms",
-        "error_rate_sla": "--error-rate-sla",
-        "slo_attainment_fraction": "--slo-attainment-fraction",
+        **_named(
+            "find_max slo concurrency_min concurrency_max ttft_sla_ms itl_sla_ms e2e_sla_ms error_rate_sla "
+            "slo_attainment_fraction search_space optuna_sampler optuna_acquisition optuna_terminator"
+        ),
+        **_named("min max planner max_iterations random_seed", "--search-"),
         "runs": "--variant",
         **_refused("samples seed dimensions label_format scramble optimization"),
-        "planner": "--search-planner",
-        "search_space": "--search-space",
         "objectives": "--search-metric",
         "outcome_constraints": "--search-sla",
-        "max_iterations": "--search-max-iterations",
         "n_initial_points": "--search-initial-points",
         **_refused("plateau_window plateau_threshold improvement_patience"),
-        "random_seed": "--search-random-seed",
-        "optuna_sampler": "--optuna-sampler",
-        "optuna_acquisition": "--optuna-acquisition",
-        "optuna_terminator": "--optuna-terminator",
         "objective_pooling": "--search-percentile-pooling",
         **_refused("monotonic_stability_trials sla_replicates sla_precision sla_warmup_seconds"),
         "constraint_mode": "--bo-constraint-mode",
@@ -474,15 +387,10 @@ KEYS: Final[Section] = {
     "multi_run": {
         "num_runs": "--num-profile-runs",
         "cooldown_seconds": "--profile-run-cooldown-seconds",
-        "confidence_level": "--confidence-level",
-        "set_consistent_seed": "--set-consistent-seed",
-        "vary_seed_per_trial": "--vary-seed-per-trial",
+        **_named("confidence_level set_consistent_seed vary_seed_per_trial"),
         "disable_warmup_after_first": "--profile-run-disable-warmup-after-first",
         "convergence": {
-            "metric": "--convergence-metric",
-            "stat": "--convergence-stat",
-            "mode": "--convergence-mode",
-            "threshold": "--convergence-threshold",
+            **_named("metric stat mode threshold", "--convergence-"),
             "min_runs": Refused(),
         },
     },
