@@ -93,7 +93,7 @@ def test_every_flag_reaches_its_setting(prompts: str, tmp_path: Path) -> None:
     assert (load.concurrency, load.rate, load.arrivals) == (4, 20.0, "constant")
     assert (load.requests, load.duration_s, load.grace_s) == (30, 5.0, float("inf"))
     assert settings.warmup.requests == 3
-    assert (output.folder, output.prefix, output.level) == (str(tmp_path / "out"), "foo", "records")
+    assert (output.folder, output.prefix, output.export_level) == (str(tmp_path / "out"), "foo", "records")
     assert (output.http_trace, output.show_http, output.ui, output.verbose) == (True, True, "none", True)
     assert (settings.workers_max, settings.require_valid, settings.max_error_rate) == (2, True, 0.1)
 

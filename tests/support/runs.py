@@ -59,7 +59,12 @@ def make_settings(
         load=LoadSettings(concurrency=1, requests=2),
         warmup=WarmupSettings(),
         output=OutputSettings(
-            folder="out", level=level, prefix=prefix, http_trace=http_trace, slice_s=slice_s, outputs_json=outputs_json
+            folder="out",
+            export_level=level,
+            prefix=prefix,
+            http_trace=http_trace,
+            slice_s=slice_s,
+            outputs_json=outputs_json,
         ),
         command="aiperf profile --model 'mock'",
         goodput=goodput,

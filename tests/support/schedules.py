@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.schedule.arrivals import Constant
-from penstock.schedule.limits import Fixed, Limit
+from penstock.schedule.limits import Fixed, SlotLimit
 from penstock.schedule.phase import Phase
-from penstock.schedule.scheduler import OVER, Scheduler, Send, Session, Wait
+from penstock.schedule.scheduler import OVER, ScheduledSession, Scheduler, Send, Wait
 from penstock.schedule.share import Share
 
 MS = 1_000_000
@@ -50,7 +50,7 @@ class Data:
         return self.recorded.get((conversation, turn))
 
 
-def make_phase(slots: int | Limit | None = None, **fields: Any) -> Phase:
+def make_phase(slots: int | SlotLimit | None = None, **fields: Any) -> Phase:
     if slots is not None:
         fields["slots"] = Fixed(slots) if isinstance(slots, int) else slots
     return Phase(**{"name": "profiling", "kind": "profiling", "seed": 3} | fields)
@@ -87,7 +87,7 @@ def simulate(
     for worker in range(workers):
         made = Scheduler(phase, Share(worker, workers), data or Data())
         made.begin(0)
-        running: list[tuple[int, int, Session]] = []
+        running: list[tuple[int, int, ScheduledSession]] = []
         now = 0
         while (decision := made.next(now)) is not OVER:
             if isinstance(decision, Send):

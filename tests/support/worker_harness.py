@@ -19,7 +19,7 @@ from penstock.records.record import Record
 from penstock.records.worker_report import WorkerReport
 from penstock.runs.runner import PhaseResult, Runner, RunProgress
 from penstock.schedule.arrivals import Constant, Recorded
-from penstock.schedule.limits import Fixed, Limit
+from penstock.schedule.limits import Fixed, SlotLimit
 from penstock.schedule.phase import Phase
 from penstock.schedule.server_assignment import EachServer
 from penstock.schedule.turn_timing import AtRecordedTimes
@@ -132,7 +132,7 @@ class Outcome(NamedTuple):
 
 def make_phase(
     *,
-    slots: int | Limit | None = 1,
+    slots: int | SlotLimit | None = 1,
     rate: float | None = None,
     scale: float | None = None,
     servers: int = 1,

@@ -161,7 +161,7 @@ def _servers(parsed: ParsedArguments, metric: str | None, as_json: bool, limits:
     if metric in THROUGHPUTS:
         raise UserError(f"--metric {metric}: the servers of one run share its rate; compare two separate runs by it.")
     output = settings.output
-    if output.level == "summary":
+    if output.export_level == "summary":
         raise UserError("--export-level summary keeps no request records, which compare needs; leave it out.")
     if as_json:
         output = msgspec.structs.replace(output, quiet=True)

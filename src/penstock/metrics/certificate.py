@@ -123,7 +123,8 @@ class _Check(NamedTuple):
     sentence: str
 
     @property
-    def level(self) -> int:
+    def severity(self) -> int:
+        """0: passed, 1: DEGRADED, 2: INVALID."""
         return (self.value > self.degraded) + (self.value > self.invalid)
 
 
@@ -145,8 +146,7 @@ def certify(
 
     `lost` has a sentence for each worker that is known to have been lost, `resumed` one for each place where the run was
     resumed, which make it DEGRADED. `nodes` are those of a cluster.
-    `extra_checks` are failed checks of the caller: a
-    level (1: DEGRADED, 2: INVALID) and the reason.
+    `extra_checks` are failed checks of the caller: a severity (1: DEGRADED, 2: INVALID) and the reason.
     """
     if not reports:
         return Certificate("INVALID", [*lost, "No worker reported: the run was cut short."], {})
@@ -159,10 +159,10 @@ def certify(
         *(_figure_check(tag, figures) for tag, figures in bounds.items() if tag not in _SAME or figures != ttft),
         *_client_checks(client, open_loop),
         *(_clock_check(node) for node in nodes),
-        *(_Check(level, 0, 1, sentence) for level, sentence in extra_checks),
+        *(_Check(severity, 0, 1, sentence) for severity, sentence in extra_checks),
     ]
-    failed = sorted((check for check in checks if check.level), key=lambda check: -check.level)
-    worst = max((check.level for check in failed), default=0)
+    failed = sorted((check for check in checks if check.severity), key=lambda check: -check.severity)
+    worst = max((check.severity for check in failed), default=0)
     reasons = [check.sentence for check in failed]
     if reasons:
         reasons += _causes(client)
@@ -203,8 +203,8 @@ def _certify_worker(worker: int, reports: Sequence[WorkerReport], open_loop: boo
 
 
 def _verdict(checks: Sequence[_Check]) -> tuple[str, list[str]]:
-    worst = max((check.level for check in checks), default=0)
-    return VERDICTS[worst], [check.sentence for check in checks if check.level]
+    worst = max((check.severity for check in checks), default=0)
+    return VERDICTS[worst], [check.sentence for check in checks if check.severity]
 
 
 def _clock_error(node: LoggedNode) -> int:
@@ -332,11 +332,11 @@ def _figure_check(tag: str, figures: Mapping[str, FigureBounds]) -> _Check:
     from penstock.metrics.catalogue import CATALOGUE  # not above: the dashboard would import NumPy
 
     absolute = _ABSOLUTE.get(tag, _ABSOLUTE_MS)
-    level, uncertain = 0, []
+    severity, uncertain = 0, []
     for name, figure in figures.items():
         degraded = figure.shift > max(absolute, _RELATIVE * figure.value)
         invalid = figure.shift > max(10 * absolute, 5 * _RELATIVE * figure.value) and tag not in _MINOR
-        level = max(level, degraded + invalid)
+        severity = max(severity, degraded + invalid)
         if degraded:
             uncertain.append(f"{name} {figure.value:.2f} [{figure.low:.2f}–{figure.high:.2f}]")
     cause = "sent requests late or " if tag in _LATENESS else ""
@@ -345,7 +345,7 @@ def _figure_check(tag: str, figures: Mapping[str, FigureBounds]) -> _Check:
         "to send: "
         f"{', '.join(uncertain)} {CATALOGUE[tag].unit}."
     )
-    return _Check(level, 0, 1, sentence)
+    return _Check(severity, 0, 1, sentence)
 
 
 def _client_checks(client: _Client, open_loop: bool) -> Iterator[_Check]:

@@ -38,7 +38,7 @@ _FUNCTIONS = {
 
 
 class Timeline:
-    """Takes the successful streamed requests of a phase. Add all of them, then call `over` once."""
+    """The successful streamed requests of a phase. `over` may be called any number of times after the last `add`."""
 
     def __init__(self, prefix: str) -> None:
         """`prefix` starts the paths of the files for large columns."""

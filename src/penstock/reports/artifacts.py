@@ -41,7 +41,7 @@ class Artifacts(msgspec.Struct, frozen=True):
         if os.path.realpath(paths["inputs"]) in map(os.path.realpath, header.payload_files):
             del paths["inputs"]
         every = (*paths.values(), *(os.path.join(folder, name) for name in registry.PHASE_FILES))
-        if output.level == "summary":
+        if output.export_level == "summary":
             del paths["records"]
         if not output.keeps_replies:
             del paths["raw"]

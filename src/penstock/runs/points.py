@@ -22,7 +22,7 @@ from penstock.metrics.statistics import Values
 from penstock.records.log import variation_label
 from penstock.runs.execute import StopRule
 from penstock.runs.summarise import RunReport
-from penstock.schedule.limits import Limit
+from penstock.schedule.limits import SlotLimit
 from penstock.settings.resolve import MIN_RUNS
 from penstock.settings.schema import ExperimentSettings, Settings
 from penstock.suggest import did_you_mean
@@ -59,7 +59,7 @@ class Point(msgspec.Struct, frozen=True):
     """Decides when the next point may begin. Its artifacts are written after the last point."""
     drain: bool = True
     """Wait until the requests of the point before have ended; without, that point sends until this one begins."""
-    slots: Limit | None = None
+    slots: SlotLimit | None = None
     """Replaces the limit of requests in flight that the settings describe."""
 
     @property

@@ -6,12 +6,12 @@ from typing import Protocol
 
 import msgspec
 
-__all__ = ["Fixed", "Limit", "LinearRamp"]
+__all__ = ["Fixed", "LinearRamp", "SlotLimit"]
 
 _SECOND = 1_000_000_000
 
 
-class Limit(Protocol):
+class SlotLimit(Protocol):
     @property
     def maximum(self) -> int:
         """The largest value that the limit takes."""

@@ -7,7 +7,7 @@ from random import Random
 import msgspec
 
 from penstock.schedule.arrivals import Arrivals, Continued, ContinuedRecording, Recorded
-from penstock.schedule.limits import Limit
+from penstock.schedule.limits import SlotLimit
 from penstock.schedule.server_assignment import RoundRobin, ServerAssignment
 from penstock.schedule.share import Share
 from penstock.schedule.turn_timing import AfterReply, AtRecordedTimes, TurnTiming
@@ -53,9 +53,9 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     """Position in the order of the dataset at which the phase starts: profiling continues where the warmup stopped."""
     arrivals: Arrivals | None = None
     """When requests are due; None for a closed loop, in which a request is due when a slot becomes free."""
-    slots: Limit | None = None
+    slots: SlotLimit | None = None
     """Conversations that may be active at once; None for no limit."""
-    prefill_slots: Limit | None = None
+    prefill_slots: SlotLimit | None = None
     """Requests that may wait for their first content at once; None for no limit."""
     turn_timing: TurnTiming = AfterReply()
     servers: ServerAssignment = RoundRobin()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.schedule.arrivals import Arrivals, Recorded, arrival_process
-from penstock.schedule.limits import Fixed, Limit, LinearRamp
+from penstock.schedule.limits import Fixed, LinearRamp, SlotLimit
 from penstock.schedule.phase import Cancellation, Phase
 from penstock.schedule.server_assignment import EachServer, RoundRobin
 from penstock.schedule.turn_timing import AfterReply, AtArrivals, AtRecordedTimes, PerUser, TurnTiming
@@ -75,17 +75,17 @@ def default_conversations(load: LoadSettings) -> int:
     return max(10, 2 * (load.users or load.concurrency or 1))
 
 
-def _slots(load: LoadSettings) -> Limit | None:
+def _slots(load: LoadSettings) -> SlotLimit | None:
     if load.concurrency is None:
         return None if load.open_loop else Fixed(1)
     return _limit(load.concurrency, load.concurrency_ramp_s)
 
 
-def _prefill_slots(load: LoadSettings) -> Limit | None:
+def _prefill_slots(load: LoadSettings) -> SlotLimit | None:
     return None if load.prefill_concurrency is None else _limit(load.prefill_concurrency, load.prefill_ramp_s)
 
 
-def _limit(value: int, ramp_s: float | None) -> Limit:
+def _limit(value: int, ramp_s: float | None) -> SlotLimit:
     return Fixed(value) if ramp_s is None or value == 1 else LinearRamp(1, value, ramp_s)
 
 

@@ -20,18 +20,18 @@ from enum import Enum
 from typing import NamedTuple
 
 from penstock.schedule.conversations import Conversations
-from penstock.schedule.limits import Fixed, Limit
+from penstock.schedule.limits import Fixed, SlotLimit
 from penstock.schedule.phase import Phase
 from penstock.schedule.share import Share, split
 from penstock.schedule.turn_timing import TurnEnd
 from penstock.schedule.users import UserArrivals, UserStart
 
-__all__ = ["CUT_OFF", "OVER", "STARVED", "Decision", "Scheduler", "Send", "Session", "State", "Wait"]
+__all__ = ["CUT_OFF", "OVER", "STARVED", "Decision", "ScheduledSession", "Scheduler", "Send", "State", "Wait"]
 
 _NEVER = 1 << 62
 
 
-class Session:
+class ScheduledSession:
     """An active conversation."""
 
     __slots__ = ("conversation", "intended", "number", "prefilling", "server", "turn", "turns")
@@ -54,7 +54,7 @@ class Session:
 
 
 class Send(NamedTuple):
-    session: Session
+    session: ScheduledSession
     intended: int
     """When the request was due."""
     slot_free_at: int
@@ -83,7 +83,7 @@ _NO_USER = UserStart(_NEVER, _NEVER, 0)
 class _Slots:
     """One worker's part of a limit: how many are in use, and since when each of the others is free."""
 
-    def __init__(self, limit: Limit | None, share: Share) -> None:
+    def __init__(self, limit: SlotLimit | None, share: Share) -> None:
         self._limit = limit
         self._share = share
         self._start = 0
@@ -98,7 +98,7 @@ class _Slots:
         if self._limit is not None:
             self.update(now)
 
-    def set(self, limit: Limit, now: int) -> None:
+    def set(self, limit: SlotLimit, now: int) -> None:
         self._limit = limit
         self._resize(split(limit.at(now - self._start), self._share), now)
         self._plan_change(now)
@@ -144,7 +144,7 @@ class Scheduler:
         conversations: Conversations,
         *,
         servers: int = 1,
-        session_type: type[Session] = Session,
+        session_type: type[ScheduledSession] = ScheduledSession,
     ) -> None:
         """`servers` is the number of servers; sessions are made by `session_type`, which may add attributes."""
         working = phase.working_share(share)
@@ -177,7 +177,7 @@ class Scheduler:
         self._arrival: int | None = None
         """The next arrival; None if it is not known yet."""
         self._timing = phase.turn_timing
-        self._turns: list[tuple[int, int, int, Session]] = []
+        self._turns: list[tuple[int, int, int, ScheduledSession]] = []
         """Heap of (time from which it can be sent, session number, due, session): next turns that wait for their time."""
         self._size_unknown = phase.whole
         self._conversations_limit = _NEVER if phase.conversations is None else phase.conversations
@@ -247,13 +247,13 @@ class Scheduler:
 
     # -- events -------------------------------------------------------------------------------------------------------
 
-    def first_content(self, session: Session, at: int) -> None:
+    def first_content(self, session: ScheduledSession, at: int) -> None:
         """Free the prefill slot of a request whose reply has begun."""
         if session.prefilling and self._prefill is not None:
             session.prefilling = False
             self._prefill.release(at)
 
-    def ended(self, session: Session, at: int, *, more: bool = True) -> None:
+    def ended(self, session: ScheduledSession, at: int, *, more: bool = True) -> None:
         """Handle the end of a turn. The session ends too if it has no other turn, after `stop`, or without `more`."""
         if session.prefilling:
             self.first_content(session, at)
@@ -357,7 +357,7 @@ class Scheduler:
             self._conversations_limit = min(self._conversations_limit, self._conversations.size * self._copies)
         return self._number >= self._conversations_limit
 
-    def _new_session(self) -> Session | None:
+    def _new_session(self) -> ScheduledSession | None:
         """Return the next session; None if its conversation is not indexed yet, or if there is none."""
         number = self._number
         conversation = self._conversations.pick(self._phase.first + number // self._copies)
@@ -373,11 +373,11 @@ class Scheduler:
             turns = turns[: self._user_turns]
         return self._session_type(number, conversation, turns, server)
 
-    def _send_turn(self, session: Session, intended: int, slot_free_at: int) -> Send:
+    def _send_turn(self, session: ScheduledSession, intended: int, slot_free_at: int) -> Send:
         session.turn += 1
         return self._send(session, intended, slot_free_at)
 
-    def _send(self, session: Session, intended: int, slot_free_at: int) -> Send:
+    def _send(self, session: ScheduledSession, intended: int, slot_free_at: int) -> Send:
         if self._requests_left is not None:
             self._requests_left -= 1
         session.intended = intended

@@ -35,7 +35,7 @@ def input_config(settings: Settings, conversations: int | None = None) -> dict[s
         "artifacts": _present(
             dir=output.folder,
             prefix=output.prefix,
-            records=["jsonl"] if output.level != "summary" else None,
+            records=["jsonl"] if output.export_level != "summary" else None,
             raw=output.keeps_replies or None,
             trace=output.http_trace or None,
             export_outputs_json=output.outputs_json or None,

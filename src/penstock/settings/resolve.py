@@ -423,10 +423,10 @@ def _experiment(parsed: ParsedArguments) -> ExperimentSettings:
             f"{spelling('experiment.convergence_metric')} needs at least {MIN_RUNS} runs to judge, but --num-profile-runs "
             f"is {settings.runs}."
         )
-    if settings.convergence_mode == "distribution" and parsed.values.get("output.level") == "summary":
+    if settings.convergence_mode == "distribution" and parsed.values.get("output.export_level") == "summary":
         raise UserError(
             f"{spelling('experiment.convergence_mode')} distribution compares the values of single requests, which "
-            f"{spelling('output.level')} summary does not write; leave one of them out."
+            f"{spelling('output.export_level')} summary does not write; leave one of them out."
         )
     return settings
 
@@ -455,17 +455,17 @@ def _output(parsed: ParsedArguments, default_folder: str) -> OutputSettings:
         raise UserError(f"{source} {fields['folder']!r} is a file, not a folder; choose another path.")
     if "prefix" in fields:
         fields["prefix"] = _prefix(fields["prefix"], str(spelling("output.prefix")))
-    if fields.get("http_trace") and fields.get("level") == "summary":
+    if fields.get("http_trace") and fields.get("export_level") == "summary":
         raise UserError(
-            f"{spelling('output.http_trace')} extends the record of each request, but {spelling('output.level')} "
+            f"{spelling('output.http_trace')} extends the record of each request, but {spelling('output.export_level')} "
             "summary writes no records; leave one of them out."
         )
     if "exports" in fields:
         fields["exports"] = _exports(fields["exports"], str(spelling("output.exports")))
-        if fields.get("level") == "summary":
+        if fields.get("export_level") == "summary":
             raise UserError(
-                f"{spelling('output.exports')} writes the record of each request, but {spelling('output.level')} summary "
-                "writes no records; leave one of them out."
+                f"{spelling('output.exports')} writes the record of each request, but {spelling('output.export_level')} "
+                "summary writes no records; leave one of them out."
             )
     if parsed.values.get("log_level") in ("TRACE", "DEBUG"):
         fields["verbose"] = True

@@ -389,7 +389,8 @@ class OutputSettings(msgspec.Struct, frozen=True, kw_only=True):
     remote: str | None = None
     """URL to which the folder is copied after the report."""
     prefix: str | None = None
-    level: Literal["summary", "records", "raw"] = "records"
+    export_level: Literal["summary", "records", "raw"] = msgspec.field(default="records", name="level")
+    """`level` in the header of a log."""
     ui: Literal["dashboard", "simple", "none"] | None = None
     """`none`: show no progress. None: the dashboard on a terminal that can show it, otherwise `simple`."""
     quiet: bool = False
@@ -410,7 +411,7 @@ class OutputSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def keeps_replies(self) -> bool:
-        return self.level == RAW
+        return self.export_level == RAW
 
 
 class ExperimentSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from penstock.endpoints.base import Endpoint, History
 from penstock.endpoints.reply import Reply
 from penstock.records.payloads import PARTS, BodyParts, Payload, PayloadStore, PayloadWriter
-from penstock.schedule.scheduler import Session as ScheduledSession
+from penstock.schedule.scheduler import ScheduledSession
 from penstock.settings.schema import EndpointSettings
 
 __all__ = ["BodyBuilder", "Outgoing", "Session"]

@@ -183,7 +183,7 @@ class _Writer:
         return True if on else _MISSING
 
     def write_records(self, _row: Special, _path: str) -> Any:
-        return ["jsonl"] if self._settings.output.level != "summary" else False
+        return ["jsonl"] if self._settings.output.export_level != "summary" else False
 
     def write_raw(self, _row: Special, _path: str) -> Any:
         return True if self._settings.output.keeps_replies else _MISSING

@@ -212,7 +212,7 @@ class ConfigReader(Reader):
             self._error(node, "cannot be turned off: Penstock always writes the summary.")
 
     def read_records(self, node: Node, row: Special) -> None:
-        if self.values.get("output.level") == RAW:
+        if self.values.get("output.export_level") == RAW:
             return  # raw replies come with the records, whichever key is the first in the file
         level = "summary" if node.off else "records"
         self._flag(row.flags[0], Node(node.key, node.path, node.file, node.line, "str"), level)

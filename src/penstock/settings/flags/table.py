@@ -427,7 +427,7 @@ Output
     not copied]
 --profile-export-prefix, --profile-export-file NAME | str output.prefix
     Prefix of the exported file names, instead of profile_export.
---export-level, --profile-export-level | enum output.level choices=summary|records|raw
+--export-level, --profile-export-level | enum output.export_level choices=summary|records|raw
     Write the summary only, also one record per request, or also the bytes of each reply (raw). [default: records]
 --export FORMAT | list output.exports comma_separated penstock_only
     Also write the record of each request in this format: parquet.
