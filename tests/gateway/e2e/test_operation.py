@@ -580,3 +580,19 @@ def test_memory_and_imports_stay_small(start: Any, upstream: Upstream) -> None:
     ).stderr
     for heavy in ("numpy", "pydantic", "rich", "yaml", "sqlite3", "http.server"):
         assert f" {heavy}\n" not in loaded
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("limits", [{"rpd": 2}, {"tpd": 2200}])
+def test_daily_limit_survives_a_restart(
+    tmp_path: Path, upstream: Upstream, ending: signal.Signals, limits: dict[str, int]
+) -> None:
+    statuses = []
+    upstream.reply_with({"id": "r", "status": "completed", "usage": {"input_tokens": 1000, "output_tokens": 100}})
+    for _ in range(3):
+        gateway = GatewayProcess(tmp_path, resources(upstream.url, caller={"rate_limit": limits}))
+        statuses.append(gateway.respond(max_output_tokens=50).status)
+        gateway.process.send_signal(ending)
+        gateway.process.wait(60)
+        gateway.stop()
+    assert statuses == [200, 200, 429]

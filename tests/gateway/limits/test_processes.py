@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from penstock.errors import UserError
 from penstock.gateway.limits import Reservation, SharedTable, open_limiter
-from penstock.gateway.limits.request_limits import WindowLimit
 from penstock.gateway.resources.config import LimitsConfig
 from support import TESTS
 from support.limit_objects import admitted, attempt, key, model, run
@@ -60,7 +60,7 @@ def results(processes: list[subprocess.Popen[str]]) -> list[Any]:
 
 
 def test_four_processes_together_admit_exactly_the_limit(table_path: str, start: Start) -> None:
-    table = SharedTable.create(table_path)
+    table = SharedTable.open(table_path)
     # Three processes cannot use up the limit, four can: each admits some, however the kernel schedules them.
     counts = results([start("hammer", table_path, 1300, 4000) for _ in range(4)])
     assert sum(counts) == 4000
@@ -69,7 +69,7 @@ def test_four_processes_together_admit_exactly_the_limit(table_path: str, start:
 
 
 def test_four_processes_never_hold_more_slots_than_the_limit(table_path: str, start: Start) -> None:
-    table = SharedTable.create(table_path)
+    table = SharedTable.open(table_path)
     held_by_process = results([start("hold", table_path, 100, 3) for _ in range(4)])
     changes = sorted(
         [(start, 1) for spans in held_by_process for start, _ in spans]
@@ -84,7 +84,7 @@ def test_four_processes_never_hold_more_slots_than_the_limit(table_path: str, st
 
 
 def test_slots_of_a_killed_process_are_released(table_path: str, start: Start) -> None:
-    table = SharedTable.create(table_path)
+    table = SharedTable.open(table_path)
     holder = start("occupy", table_path, 2)
     wait_until_ready(holder)
     limiter = open_limiter(LimitsConfig(), table)
@@ -107,7 +107,7 @@ def test_slots_of_a_killed_process_are_released(table_path: str, start: Start) -
 
 
 def test_lock_of_a_killed_process_is_released(table_path: str, start: Start) -> None:
-    table = SharedTable.create(table_path)
+    table = SharedTable.open(table_path)
     holder = start("lock", table_path)
     wait_until_ready(holder)
     holder.kill()
@@ -121,7 +121,7 @@ def test_lock_of_a_killed_process_is_released(table_path: str, start: Start) -> 
 
 
 def test_counts_survive_a_worker_restart(table_path: str) -> None:
-    table = SharedTable.create(table_path)
+    table = SharedTable.open(table_path)
 
     async def scenario() -> list[bool]:
         outcomes = []
@@ -135,28 +135,40 @@ def test_counts_survive_a_worker_restart(table_path: str) -> None:
     table.close()
 
 
-def test_wrong_sum_after_a_crash_is_repaired_before_refusing(table_path: str) -> None:
-    """A process was killed between the two writes of a charge: the sum includes it, the counters do not."""
-    table = SharedTable.create(table_path)
-    limiter = open_limiter(LimitsConfig(), table)
-    now = 1_800_000_000.0
-    window = WindowLimit("key", "key/id-alice", "requests", "minute", 3)
-
+@pytest.mark.parametrize("limits", [{"rpd": 2}, {"tpd": 20}, {"rpm": 2, "rpd": 50}])
+def test_counts_survive_a_restart_of_the_gateway(table_path: str, limits: dict[str, int]) -> None:
     async def scenario() -> list[bool]:
-        outcomes = [admitted(await attempt(limiter, key(rpm=3), now=now))]
-        table.words[table.find_window(window.low, window.high, window.width, 0) + 3] = 3
-        outcomes += [admitted(await attempt(limiter, key(rpm=3), now=now)) for _ in range(3)]
-        await limiter.close()
+        outcomes = []
+        for _ in range(3):
+            main = SharedTable.open(table_path)
+            limiter = open_limiter(LimitsConfig(), SharedTable.attach(table_path))
+            outcomes.append(admitted(await attempt(limiter, key(**limits), tokens=10, now=1_800_000_000.0)))
+            await limiter.close()
+            main.close()
         return outcomes
 
-    assert run(scenario()) == [True, True, True, False]
+    assert run(scenario()) == [True, True, False]
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 8192, b"PSNL2\0\0\0" + b"\x01" * 16])
+def test_damaged_table_is_replaced(table_path: str, content: bytes) -> None:
+    Path(table_path).write_bytes(content)
+    table = SharedTable.open(table_path)
+    limiter = open_limiter(LimitsConfig(), table)
+    assert admitted(run(attempt(limiter, key(rpd=1), now=time.time())))
+    table.close()
+
+
+def test_table_that_cannot_be_created_is_the_users_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot be created"):
+        SharedTable.open(str(tmp_path / "missing" / "limits"))
 
 
 def test_table_file_is_private_and_symlinks_are_not_followed(table_path: str, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_text("mine")
     os.symlink(other, table_path)
-    table = SharedTable.create(table_path)
+    table = SharedTable.open(table_path)
     assert other.read_text() == "mine"
     assert os.stat(table_path).st_mode & 0o777 == 0o600
     table.close()
@@ -173,7 +185,7 @@ def test_file_that_is_not_a_table_is_rejected(tmp_path: Path) -> None:
 
 
 def test_full_table_keeps_its_size_and_evicts_the_oldest_windows(table_path: str) -> None:
-    table = SharedTable.create(table_path, windows=64, slots=16)
+    table = SharedTable.open(table_path, windows=64, slots=16)
     size = os.path.getsize(table_path)
     limiter = open_limiter(LimitsConfig(), table)
     now = 1_800_000_000.0
@@ -191,7 +203,7 @@ def test_full_table_keeps_its_size_and_evicts_the_oldest_windows(table_path: str
 
 
 def test_replacing_expired_windows_is_not_counted_as_eviction(table_path: str) -> None:
-    table = SharedTable.create(table_path, windows=16, slots=16)
+    table = SharedTable.open(table_path, windows=16, slots=16)
     limiter = open_limiter(LimitsConfig(), table)
 
     async def scenario() -> None:

@@ -19,6 +19,7 @@ from penstock.gateway.limits import Limiter, Reservation, SharedTable, open_limi
 from penstock.gateway.limits.local_limiter import LocalLimiter
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.resources.config import LimitsConfig
+from penstock.gateway.resources.snapshot import CallerKey
 from support import TESTS
 from support.limit_objects import admitted, attempt, key, model, run
 from support.redis_server import RedisServer
@@ -116,7 +117,7 @@ def test_redis_and_local_table_make_the_same_decisions(
                 assert outcome.retry_after == max(1, -(-reply[4] // 1_000_000))
                 assert headers["x-ratelimit-reset-tokens"] == f"{-(-reply[3] // 1_000_000)}s"
             elif spent % 2:
-                settle(keys=[f"r{number}", "w"], args=[exact, "me", 1, reply[1], amount, spent, width])
+                settle(keys=[f"r{number}", "w"], args=[exact, "me", 1, 1, reply[1], amount, spent, width])
                 await limiter.settle(outcome, spent, now)
 
     run(scenario())
@@ -159,7 +160,7 @@ def test_redis_outage_is_logged_once_and_limits_are_counted_locally_until_it_end
 def test_workers_of_a_machine_log_an_outage_once(
     redis_server: RedisServer, table_path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main = SharedTable.create(table_path)
+    main = SharedTable.open(table_path)
 
     async def scenario() -> None:
         config = LimitsConfig(redis_url=redis_server.url)
@@ -183,7 +184,7 @@ def test_workers_of_a_machine_log_an_outage_once(
 
 
 def test_outage_report_of_a_dead_worker_may_be_repeated(table_path: str) -> None:
-    table = SharedTable.create(table_path)
+    table = SharedTable.open(table_path)
     worker = (
         "import sys; from penstock.gateway.limits import SharedTable; "
         "print(SharedTable.attach(sys.argv[1]).claim_outage_report(down=True))"
@@ -224,6 +225,28 @@ def test_hanging_redis_does_not_block_requests(redis_server: RedisServer) -> Non
         await limiter.close()
 
     run(scenario())
+
+
+@pytest.mark.parametrize("caller", [key(rpd=100), key(tpd=100_000), key(rpd=100, concurrency=5)])
+def test_markers_of_admissions_outlive_an_outage_and_do_not_pile_up(
+    redis_server: RedisServer, caller: CallerKey
+) -> None:
+    client = redis.Redis.from_url(redis_server.url)
+
+    async def scenario() -> None:
+        limiter = open_redis_limiter(redis_server)
+        for _ in range(50):
+            outcome = await attempt(limiter, caller, tokens=10, now=time.time())
+            assert isinstance(outcome, Reservation)
+            [*markers] = client.keys("penstock:{limits}:r:*")
+            assert len(markers) <= 2
+            assert all(client.pttl(name) > 80_000_000 for name in markers)
+            await limiter.settle(outcome, 5, time.time())
+            await asyncio.gather(*limiter._tasks, return_exceptions=True)  # type: ignore[attr-defined]
+        await limiter.close()
+
+    run(scenario())
+    client.close()
 
 
 @pytest.mark.parametrize("charges", [True, False])
@@ -274,7 +297,7 @@ def held(client: redis.Redis) -> list[int]:
 
 def test_repeated_calls_of_the_scripts_have_no_effect(redis_server: RedisServer) -> None:
     client = redis.Redis.from_url(redis_server.url, decode_responses=False)
-    admit, settle, cancel = map(client.register_script, (scripts.ADMIT, scripts.SETTLE, scripts.CANCEL))
+    admit, settle = map(client.register_script, (scripts.ADMIT, scripts.SETTLE))
     window, slots = b"penstock:{limits}:w:1", b"penstock:{limits}:s:1"
     now, width = 1_800_000_000_000_000, MINUTE_US // 32
 
@@ -285,13 +308,13 @@ def test_repeated_calls_of_the_scripts_have_no_effect(redis_server: RedisServer)
     assert try_admit("a") == reply
     assert (counted(client), held(client)) == ([40], [1])
     for _ in range(2):
-        settle(keys=["a", window, slots], args=[now, "me", 1, reply[1], 40, 10, width])
+        settle(keys=["a", window, slots], args=[now, "me", 1, 1, reply[1], 40, 10, width])
     assert (counted(client), held(client)) == ([10], [])
     try_admit("b")
     for _ in range(2):
-        cancel(keys=["b", window, slots], args=[now, "me", 1, 40, width])
+        settle(keys=["b", window, slots], args=[now, "me", 1, 0, 0, 40, 0, width])
         assert (counted(client), held(client)) == ([10], [])
-    cancel(keys=["c", window, slots], args=[now, "me", 1, 40, width])
+    settle(keys=["c", window, slots], args=[now, "me", 1, 0, 0, 40, 0, width])
     assert try_admit("c") == [0]  # it arrives after its cancellation
     assert (counted(client), held(client)) == ([10], [])
     client.close()

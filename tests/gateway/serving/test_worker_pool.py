@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -94,7 +95,46 @@ def test_worker_without_heartbeat_is_not_alive_and_is_replaced(
     pool.supervise()
     assert pool.restarts() == [1, 0]
     assert pool._workers[0].process not in (None, hanging)
-    assert "does not respond" in capsys.readouterr().err
+    assert capsys.readouterr().err.count("does not respond") == 1
+
+
+def test_stack_of_a_worker_that_hangs_is_logged_before_it_is_killed(
+    runtime: Runtime,
+    listeners: Listeners,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code = (
+        "import faulthandler, signal, sys\n"
+        "faulthandler.register(signal.SIGQUIT, open(sys.argv[1], 'w'))\n"
+        "print(flush=True)\n"
+        "def spin_forever():\n"
+        "    while True: pass\n"
+        "spin_forever()\n"
+    )
+
+    def spawn(_pool: WorkerPool, number: int, _listener: int) -> subprocess.Popen[bytes]:
+        program = [sys.executable, "-S", "-c", code, runtime.stack_path(number)]
+        process = subprocess.Popen(program, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.readline()
+        return process
+
+    monkeypatch.setattr(WorkerPool, "_spawn", spawn)
+    pool = WorkerPool(runtime, listeners)
+    pool.start()
+    hanging = pool._workers[0].process
+    assert hanging is not None
+    clock.now += worker_pool.START_S + 1
+    pool.supervise()
+    wait_for(lambda: "spin_forever" in Path(runtime.stack_path(0)).read_text())
+    assert hanging.poll() is None
+    clock.now += worker_pool.STACK_S
+    pool.supervise()
+    wait_for(lambda: hanging.poll() is not None)
+    assert "in spin_forever" in capsys.readouterr().err
+    pool.kill()
 
 
 def test_pause_of_the_main_process_does_not_count_as_silence(pool: WorkerPool, runtime: Runtime, clock: Clock) -> None:

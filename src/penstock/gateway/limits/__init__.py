@@ -2,7 +2,7 @@
 
 windows.py          sliding window arithmetic
 request_limits.py   the limits that apply to a request, and the response headers and refusals
-base_limiter.py     base class of both limiters
+limiter.py          the interface of both limiters
 counter_table.py    counters shared by the processes of one machine
 local_limiter.py    the limiter that counts in that table
 redis_limiter.py    the limiter that counts in Redis, or on this machine while Redis is unreachable

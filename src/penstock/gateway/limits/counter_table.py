@@ -1,13 +1,12 @@
-"""Counters in a memory-mapped file that all worker processes of one machine share.
+"""Counters in a memory-mapped file that all worker processes of one machine share, and that survives their restart.
 
     header     magic number, sizes, the process that reported the Redis outage, and a row for each attached process
                (pid, start time)
-    windows    records of 40 words: key (2), tick, sum, width, 3 unused, 32 counters
-    slots      records of 132 words: key (2), last used, sum, then a 32-bit counter for each process row
+    windows    records of 36 words: key (2), tick, width, 32 counters
+    slots      records of 131 words: key (2), last used, then a 32-bit counter for each process row
 
 A word has 64 bits. Every access holds the file's lock (flock takes 0.8 µs for lock and unlock, fcntl 1.2 µs). The kernel
-releases the lock when its holder dies. A change that a crash interrupted is repaired: sums are recomputed before a request
-is refused, when a window's tick changes, and when the rows of dead processes are cleared.
+releases the lock when its holder dies. Each change is one write to a counter, so a crash leaves nothing to repair.
 
 Both tables are hash tables with linear probing over 16 records. If all 16 are taken, a new window replaces an expired one,
 or else the least recently used one (`evicted` counts these); new slots replace only an unoccupied record. So memory is
@@ -16,37 +15,40 @@ bounded, whatever the number of keys.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import struct
-import tempfile
+from collections.abc import Iterator
 from fcntl import LOCK_EX, LOCK_UN, flock
 from typing import Final
 
+from penstock.errors import UserError
 from penstock.gateway.limits.windows import TICKS
 
 __all__ = ["SharedTable"]
 
-_MAGIC: Final = 0x314C4E5350  # "PSNL1"
+_MAGIC: Final = 0x324C4E5350  # "PSNL2"
 _HEADER_BYTES: Final = 8192
 _ROWS: Final = 256
 """Maximum number of attached processes."""
+_USED_ROWS_OFFSET: Final = 3
+"""Word offset of the number of rows that have been used."""
 _REPORTER_OFFSET: Final = 8
 """Word offset of the pid and start time of the process that reported the Redis outage; 0 if there is none."""
 _ROWS_OFFSET: Final = 64
 """Word offset of the process rows, each a pid and a start time."""
 _PROBES: Final = 16
-_WINDOW_WORDS: Final = 8 + TICKS
-_SLOT_WORDS: Final = 4 + _ROWS // 2
-RING: Final = 8
+RING: Final = 4
 """Offset of the counters within a window record."""
+_WINDOW_WORDS: Final = RING + TICKS
+_SLOT_COUNTERS: Final = 3
+"""Offset of the counters within a slot record."""
+_SLOT_WORDS: Final = _SLOT_COUNTERS + _ROWS // 2
 
 
 class SharedTable:
-    """The shared counters. Call `create` in the main process before the workers start, and `attach` in each worker.
-
-    Removing the file is left to the creator of its folder; attached processes keep the table until they close it.
-    """
+    """The shared counters. The main process calls `open` before the workers start, and each worker `attach`."""
 
     def __init__(self, path: str | None, fd: int, memory: mmap.mmap) -> None:
         self.path = path
@@ -54,8 +56,6 @@ class SharedTable:
         self._memory = memory
         self.words = memoryview(memory).cast("Q")
         self._counters32 = memoryview(memory).cast("I")
-        if self.words[0] != _MAGIC:
-            raise ValueError(f"{path} is not a limits table of this version of Penstock")
         self._windows = int(self.words[1])
         self._slots = int(self.words[2])
         self._windows_offset = _HEADER_BYTES // 8
@@ -64,27 +64,35 @@ class SharedTable:
         self.evicted = 0
 
     @classmethod
-    def create(cls, name: str, *, windows: int = 32768, slots: int = 8192) -> SharedTable:
-        """Create the file. `name` is a path, or a bare name for a file in /dev/shm if that exists.
-
-        32,768 windows take 10 MB and 8,192 slots 9 MB of address space; pages are allocated as records are used.
-        """
-        path = _table_path(name)
-        # An existing file belongs to an earlier run; following a symbolic link would be unsafe.
-        if os.path.lexists(path):
-            os.unlink(path)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        os.ftruncate(fd, _table_bytes(windows, slots))
-        os.pwrite(fd, struct.pack("3Q", _MAGIC, windows, slots), 0)
-        return cls(path, fd, mmap.mmap(fd, 0))
+    def open(cls, path: str, *, windows: int = 32768, slots: int = 8192) -> SharedTable:
+        """Open the file, or create it if it is missing or not usable. 32,768 windows take 9 MB and 8,192 slots 9 MB."""
+        with contextlib.suppress(OSError, ValueError):
+            return cls.attach(path)
+        new = f"{path}.{os.getpid()}"
+        try:
+            fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                # Writing to a page without disk space would kill the process, so the space is reserved now.
+                _reserve(fd, _table_bytes(windows, slots))
+                os.pwrite(fd, struct.pack("3Q", _MAGIC, windows, slots), 0)
+                os.replace(new, path)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.unlink(new)
+            raise UserError(f"The table of the limits {path} cannot be created ({error.strerror}).") from None
+        return cls.attach(path)
 
     @classmethod
-    def attach(cls, name: str) -> SharedTable:
-        path = _table_path(name)
+    def attach(cls, path: str) -> SharedTable:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
+            magic, windows, slots = struct.unpack("3Q", os.pread(fd, 24, 0).ljust(24, b"\0"))
+            if magic != _MAGIC or os.fstat(fd).st_size != _table_bytes(windows, slots):
+                raise ValueError(f"{path} is not a limits table of this version of Penstock")
             return cls(path, fd, mmap.mmap(fd, 0))
-        except ValueError:
+        except BaseException:
             os.close(fd)
             raise
 
@@ -128,6 +136,7 @@ class SharedTable:
             for row in range(_ROWS):
                 offset = _ROWS_OFFSET + 2 * row
                 if not words[offset]:
+                    words[_USED_ROWS_OFFSET] = max(words[_USED_ROWS_OFFSET], row + 1)
                     words[offset + 1] = _start_time(os.getpid())
                     words[offset] = os.getpid()
                     self._row = row
@@ -162,7 +171,7 @@ class SharedTable:
         """Release the slots and rows of dead processes, and return their number."""
         words = self.words
         dead = []
-        for row in range(_ROWS):
+        for row in range(words[_USED_ROWS_OFFSET]):
             pid = words[_ROWS_OFFSET + 2 * row]
             if pid and pid != os.getpid() and _start_time(pid) != words[_ROWS_OFFSET + 2 * row + 1]:
                 dead.append(row)
@@ -174,65 +183,42 @@ class SharedTable:
         words, counters32 = self.words, self._counters32
         for offset in range(self._slots_offset, self._slots_offset + self._slots * _SLOT_WORDS, _SLOT_WORDS):
             if words[offset]:
-                first = 2 * (offset + 4)
                 for row in rows:
-                    counters32[first + row] = 0
-                words[offset + 3] = sum(counters32[first : first + _ROWS])
+                    counters32[2 * (offset + _SLOT_COUNTERS) + row] = 0
         for row in rows:
             words[_ROWS_OFFSET + 2 * row] = 0
-            words[_ROWS_OFFSET + 2 * row + 1] = 0
 
-    def find_window(self, low: int, high: int, width: int, tick: int) -> int:
-        """Return the offset of the key's record, creating it if needed."""
+    def window(self, low: int, high: int, width: int, tick: int) -> tuple[int, int]:
+        """Return the offset of the key's record, which is created if needed and advanced to `tick`, and its tick, which is
+        later if another process's clock was ahead."""
         words = self.words
-        candidate, candidate_used = -1, -1
-        for probe in range(_PROBES):
-            offset = self._windows_offset + ((low + probe) % self._windows) * _WINDOW_WORDS
+        oldest, oldest_used = -1, -1
+        for offset in self._probe(self._windows_offset, self._windows, _WINDOW_WORDS, low):
             if words[offset] == low and words[offset + 1] == high:
-                return offset
-            if not words[offset] and not words[offset + 1]:
-                candidate, candidate_used = offset, 0
+                return offset, self.advance(offset, tick)
+            used = words[offset + 2] * words[offset + 3]
+            if oldest < 0 or used < oldest_used:
+                oldest, oldest_used = offset, used
+            if not words[offset]:
                 break
-            used = words[offset + 2] * words[offset + 4]
-            if candidate < 0 or used < candidate_used:
-                candidate, candidate_used = offset, used
-        if candidate_used and words[candidate + 2] * words[candidate + 4] + TICKS * words[candidate + 4] > tick * width:
+        if words[oldest] and oldest_used + TICKS * words[oldest + 3] > tick * width:
             self.evicted += 1
-        words[candidate] = words[candidate + 1] = 0
-        for word in range(3, _WINDOW_WORDS):
-            words[candidate + word] = 0
-        words[candidate + 2] = tick
-        words[candidate + 4] = width
-        words[candidate + 1] = high
-        words[candidate] = low
-        return candidate
+        self._replace(oldest, low, high, tick, _WINDOW_WORDS)
+        words[oldest + 3] = width
+        return oldest, tick
 
     def advance(self, offset: int, tick: int) -> int:
-        """Advance the record to `tick` and return its tick, which is later if another process's clock was ahead."""
+        """Advance the record to `tick` and return its tick."""
         words = self.words
         last = words[offset + 2]
-        if tick == last:
-            return tick
-        ring = offset + RING
-        if last < tick < last + TICKS:
-            for skipped in range(last + 1, tick + 1):
-                words[ring + skipped % TICKS] = 0
-        elif last - TICKS < tick < last:
+        if last - TICKS < tick <= last:
             return last
-        else:
-            # every counter has expired, or the clock was set back by more than a window
-            for slot in range(TICKS):
-                words[ring + slot] = 0
+        # Otherwise every counter has expired, or the clock was set back by more than a window.
+        first = last + 1 if last < tick < last + TICKS else tick - TICKS + 1
+        for expired in range(first, tick + 1):
+            words[offset + RING + expired % TICKS] = 0
         words[offset + 2] = tick
-        words[offset + 3] = sum(words[ring : ring + TICKS])
         return tick
-
-    def repair_sum(self, offset: int) -> bool:
-        """Recompute the sum from the counters, and return True if that changed it."""
-        total = sum(self.words[offset + RING : offset + RING + TICKS])
-        changed = total != self.words[offset + 3]
-        self.words[offset + 3] = total
-        return changed
 
     def counts(self, offset: int, tick: int) -> list[int]:
         """Return the window's counters, oldest first."""
@@ -240,47 +226,54 @@ class SharedTable:
         first = (tick + 1) % TICKS
         return ring[first:] + ring[:first]
 
-    def find_slots(self, low: int, high: int, now_us: int) -> int:
+    def slots(self, low: int, high: int, now_us: int) -> int:
         """Return the offset of the key's record, creating it if needed; -1 if there is no free record."""
         words = self.words
-        candidate, candidate_used = -1, -1
-        for probe in range(_PROBES):
-            offset = self._slots_offset + ((low + probe) % self._slots) * _SLOT_WORDS
+        unused = -1
+        for offset in self._probe(self._slots_offset, self._slots, _SLOT_WORDS, low):
             if words[offset] == low and words[offset + 1] == high:
+                words[offset + 2] = now_us
                 return offset
-            if not words[offset] and not words[offset + 1]:
-                candidate = offset
+            if (unused < 0 or words[offset + 2] < words[unused + 2]) and not self.held(offset):
+                unused = offset
+            if not words[offset]:
                 break
-            if not words[offset + 3] and (candidate < 0 or words[offset + 2] < candidate_used):
-                candidate, candidate_used = offset, words[offset + 2]
-        if candidate >= 0:
-            words[candidate] = words[candidate + 1] = 0
-            for word in range(3, _SLOT_WORDS):
-                words[candidate + word] = 0
-            words[candidate + 2] = now_us
-            words[candidate + 1] = high
-            words[candidate] = low
-        return candidate
+        if unused >= 0:
+            self._replace(unused, low, high, now_us, _SLOT_WORDS)
+        return unused
+
+    def held(self, offset: int) -> int:
+        """Return the number of slots that all processes hold in the record."""
+        first = 2 * (offset + _SLOT_COUNTERS)
+        return sum(self._counters32[first : first + self.words[_USED_ROWS_OFFSET]])
 
     def occupy(self, offset: int, change: int) -> None:
         """Change the number of slots that this process holds in the record."""
-        counter = 2 * (offset + 4) + self._row
-        held = self._counters32[counter]
-        change = max(change, -held)
-        self._counters32[counter] = held + change
-        self.words[offset + 3] = max(0, self.words[offset + 3] + change)
+        counter = 2 * (offset + _SLOT_COUNTERS) + self._row
+        self._counters32[counter] = max(0, self._counters32[counter] + change)
+
+    def _probe(self, first: int, records: int, words: int, low: int) -> Iterator[int]:
+        return (first + ((low + probe) % records) * words for probe in range(_PROBES))
+
+    def _replace(self, offset: int, low: int, high: int, used: int, words: int) -> None:
+        """Write an empty record. Its key comes last, so a crash leaves a record without one."""
+        for word in range(words):
+            self.words[offset + word] = 0
+        self.words[offset + 2] = used
+        self.words[offset + 1] = high
+        self.words[offset] = low
 
 
 def _table_bytes(windows: int, slots: int) -> int:
     return _HEADER_BYTES + 8 * (windows * _WINDOW_WORDS + slots * _SLOT_WORDS)
 
 
-def _table_path(name: str) -> str:
-    if os.sep in name:
-        return name
-    # Safe in a shared folder: the file is created with O_EXCL and mode 0600, and opened with O_NOFOLLOW.
-    memory = "/dev/shm"  # noqa: S108
-    return os.path.join(memory if os.path.isdir(memory) else tempfile.gettempdir(), name)
+def _reserve(fd: int, size: int) -> None:
+    """Extend a file to a size, with space on the disk for all of it."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(fd, 0, size)
+    else:  # macOS
+        os.pwrite(fd, bytes(size), 0)
 
 
 def _start_time(pid: int) -> int:
@@ -293,11 +286,9 @@ def _start_time(pid: int) -> int:
             fields = file.read().rpartition(b")")[2].split()
         # a zombie holds no slots
         return 0 if fields[0] in (b"Z", b"X") else int(fields[19])
-    except FileNotFoundError:
+    except OSError:
         if os.path.isdir("/proc/self"):
             return 0
-    except OSError:
-        return 0
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from penstock.gateway.limits.base_limiter import BaseLimiter
 from penstock.gateway.limits.counter_table import RING, SharedTable
-from penstock.gateway.limits.limiter import Reservation
+from penstock.gateway.limits.limiter import Limiter, Reservation
 from penstock.gateway.limits.request_limits import ConcurrencyLimit, RequestLimits, WindowLimit
 from penstock.gateway.limits.windows import TICKS, remaining, reset_us, wait_us
 from penstock.gateway.refusal import Refusal
@@ -21,11 +20,8 @@ _WindowState = tuple[int, int, int, int, int]
 used - amount) * width."""
 
 
-class LocalLimiter(BaseLimiter):
+class LocalLimiter(Limiter):
     """Counts exactly across all processes that are attached to the table."""
-
-    degraded = False
-    failures = 0
 
     def __init__(self, table: SharedTable) -> None:
         super().__init__()
@@ -52,53 +48,30 @@ class LocalLimiter(BaseLimiter):
 
     def admit_now(self, limits: RequestLimits, tokens: int, now: float, *, charge: bool = True) -> Reservation:
         """Check all limits before charging any, so that a refused request is not counted. Without `charge`, only slots are
-        taken.
-
-        Takes 4 µs for one window and 2 µs for each further one, including headers; the lock takes 0.7 µs of that.
-        """
+        taken."""
         now_us = int(now * 1_000_000)
         table = self._table
         words = table.words
-        charges: tuple[tuple[WindowLimit, int, int], ...] = ()
-        refusal: Refusal | None = None
-        free: list[int] = []
-        repaired = False
         table.lock()
         try:
-            window_states, fits = self._read_windows(limits, tokens, now_us)
-            if limits.concurrency:
-                slot_offsets = self._slot_offsets(limits, now_us)
-                free = self._free(slot_offsets)
-                if min(free) <= 0 and self._reap():
-                    free = self._free(slot_offsets)
-            if not fits or (free and min(free) <= 0):
-                repaired = any(table.repair_sum(offset) for offset, *_ in window_states)
-                if not repaired:
-                    refusal = self._refusal(limits, window_states, free)
-            else:
-                for offset, tick, _, amount, _ in window_states if charge else ():
-                    words[offset + 3] += amount
-                    words[offset + RING + tick % TICKS] += amount
-                if free:
-                    for _, offset in slot_offsets:
-                        if offset >= 0:
-                            table.occupy(offset, 1)
+            windows = [self._read(window, tokens, now_us) for window in limits.windows]
+            offsets = [self._slots(limit, now_us) for limit in limits.concurrency]
+            free = self._free(limits, offsets)
+            if free and min(free) <= 0 and self._reap():
+                free = self._free(limits, offsets)
+            if (windows and min(window[4] for window in windows) < 0) or (free and min(free) <= 0):
+                raise self._refusal(limits, windows, free)
+            for offset, tick, _, amount, _ in windows if charge else ():
+                words[offset + RING + tick % TICKS] += amount
+            for offset in offsets:
+                if offset >= 0:
+                    table.occupy(offset, 1)
         finally:
             table.unlock()
-        if refusal is not None:
-            raise refusal
-        if repaired:
-            return self.admit_now(limits, tokens, now, charge=charge)
-        if limits.token_windows and charge:
-            charges = tuple(
-                (limits.windows[index], window_states[index][1], window_states[index][3])
-                for index in limits.token_windows
-            )
+        charged = limits.token_windows if charge else ()
+        charges = tuple((limits.windows[index], windows[index][1], windows[index][3]) for index in charged)
         states = [
-            (
-                window_states[index][4] // limits.windows[index].width,
-                TICKS * limits.windows[index].width - window_states[index][2],
-            )
+            (windows[index][4] // limits.windows[index].width, TICKS * limits.windows[index].width - windows[index][2])
             for index in limits.reported
         ]
         return Reservation(limits.headers(states, [left - 1 for left in free]), charges, limits.concurrency, self)
@@ -117,68 +90,52 @@ class LocalLimiter(BaseLimiter):
                 change = tokens - reserved
                 if not change:
                     continue
-                now_tick = now_us // window.width
-                offset = window.offset
-                if offset < 0 or words[offset] != window.low or words[offset + 1] != window.high:
-                    offset = window.offset = table.find_window(window.low, window.high, window.width, now_tick)
-                current = table.advance(offset, now_tick)
+                offset, current = self._find(window, now_us // window.width)
                 # Unused tokens are refunded to the tick that was charged, if it is still in the window; tokens beyond
                 # the reservation are charged to the current tick.
                 if change < 0 and not current - TICKS < tick <= current:
                     continue
                 counter = offset + RING + (tick if change < 0 else current) % TICKS
-                change = max(change, -words[counter])
-                words[offset + 3] = max(0, words[offset + 3] + change)
-                words[counter] += change
+                words[counter] = max(0, words[counter] + change)
             for limit in reservation.slots:
                 assert isinstance(limit, ConcurrencyLimit)
-                offset = table.find_slots(limit.low, limit.high, now_us)
+                offset = self._slots(limit, now_us)
                 if offset >= 0:
                     table.occupy(offset, -1)
         finally:
             table.unlock()
 
-    def _read_windows(self, limits: RequestLimits, tokens: int, now_us: int) -> tuple[list[_WindowState], bool]:
-        """Return the state of each window, and whether all of them admit the request. Charges nothing."""
-        table = self._table
-        words = table.words
-        window_states: list[_WindowState] = []
-        fits = True
-        for window in limits.windows:
-            width = window.width
-            limit = window.limit
-            tick = now_us // width
-            elapsed = now_us - tick * width
-            offset = window.offset
-            if offset < 0 or words[offset] != window.low or words[offset + 1] != window.high:
-                offset = window.offset = table.find_window(window.low, window.high, width, tick)
-            if words[offset + 2] != tick:
-                current = table.advance(offset, tick)
-                if current != tick:
-                    tick, elapsed = current, 0
-            amount = window.amount(tokens)
-            oldest = words[offset + RING + (tick + 1) % TICKS]
-            headroom = (limit - words[offset + 3] - amount) * width + oldest * elapsed
-            if headroom < 0:
-                fits = False
-            window_states.append((offset, tick, elapsed, amount, headroom))
-        return window_states, fits
+    def _read(self, window: WindowLimit, tokens: int, now_us: int) -> _WindowState:
+        width, tick = window.width, now_us // window.width
+        offset, current = self._find(window, tick)
+        elapsed = now_us - tick * width if current == tick else 0
+        amount = window.amount(tokens)
+        ring = self._table.words[offset + RING : offset + RING + TICKS].tolist()
+        headroom = (window.limit - sum(ring) - amount) * width + ring[(current + 1) % TICKS] * elapsed
+        return offset, current, elapsed, amount, headroom
 
-    def _slot_offsets(self, limits: RequestLimits, now_us: int) -> list[tuple[ConcurrencyLimit, int]]:
-        words = self._table.words
-        slot_offsets = []
-        for limit in limits.concurrency:
-            offset = limit.offset
-            if offset < 0 or words[offset] != limit.low or words[offset + 1] != limit.high:
-                offset = limit.offset = self._table.find_slots(limit.low, limit.high, now_us)
-            if offset >= 0:
-                words[offset + 2] = now_us
-            slot_offsets.append((limit, offset))
-        return slot_offsets
+    def _find(self, window: WindowLimit, tick: int) -> tuple[int, int]:
+        """Return the offset of the window's record, which is advanced to `tick`, and its tick."""
+        words, offset = self._table.words, window.offset
+        if offset >= 0 and words[offset] == window.low and words[offset + 1] == window.high:
+            return offset, self._table.advance(offset, tick)
+        window.offset, tick = self._table.window(window.low, window.high, window.width, tick)
+        return window.offset, tick
 
-    def _free(self, slot_offsets: list[tuple[ConcurrencyLimit, int]]) -> list[int]:
-        words = self._table.words
-        return [limit.limit - words[offset + 3] if offset >= 0 else limit.limit for limit, offset in slot_offsets]
+    def _slots(self, limit: ConcurrencyLimit, now_us: int) -> int:
+        """Return the offset of the limit's record; -1 if there is none."""
+        words, offset = self._table.words, limit.offset
+        if offset >= 0 and words[offset] == limit.low and words[offset + 1] == limit.high:
+            words[offset + 2] = now_us
+        else:
+            offset = limit.offset = self._table.slots(limit.low, limit.high, now_us)
+        return offset
+
+    def _free(self, limits: RequestLimits, offsets: list[int]) -> list[int]:
+        return [
+            limit.limit - self._table.held(offset) if offset >= 0 else limit.limit
+            for limit, offset in zip(limits.concurrency, offsets, strict=True)
+        ]
 
     def _reap(self) -> bool:
         """Release the slots of dead processes. Takes 20 µs per process, so at most once per _REAP_EVERY_S."""
@@ -188,9 +145,9 @@ class LocalLimiter(BaseLimiter):
         self._last_reap = now
         return self._table.reap() > 0
 
-    def _refusal(self, limits: RequestLimits, window_states: list[_WindowState], free: list[int]) -> Refusal:
+    def _refusal(self, limits: RequestLimits, windows: list[_WindowState], free: list[int]) -> Refusal:
         states, waits = [], []
-        for window, (offset, tick, elapsed, amount, _) in zip(limits.windows, window_states, strict=True):
+        for window, (offset, tick, elapsed, amount, _) in zip(limits.windows, windows, strict=True):
             counts = self._table.counts(offset, tick)
             left = remaining(counts, elapsed, window.width, window.limit)
             states.append((left, reset_us(counts, elapsed, window.width)))

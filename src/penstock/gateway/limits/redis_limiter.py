@@ -22,14 +22,12 @@ from urllib.parse import urlsplit
 import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.commands.core import AsyncScript
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from penstock.gateway.limits import scripts
-from penstock.gateway.limits.base_limiter import BaseLimiter
 from penstock.gateway.limits.counter_table import SharedTable
-from penstock.gateway.limits.limiter import Reservation
+from penstock.gateway.limits.limiter import Limiter, Reservation
 from penstock.gateway.limits.local_limiter import LocalLimiter
 from penstock.gateway.limits.request_limits import ConcurrencyLimit, RequestLimits, WindowLimit
 from penstock.gateway.operator_log import log_operator_message
@@ -40,18 +38,17 @@ _TIMEOUT_S: Final = 0.5
 """Bounds the delay that a slow Redis adds to each request; `?socket_timeout=` in the URL overrides it."""
 _PROBE_S: Final = 1.0
 _HEARTBEAT_S: Final = 5.0
+_MAX_CONFIRMED: Final = 64
 # one hash tag, so that a cluster keeps all counters of a request on one node
 _PREFIX: Final = b"penstock:{limits}:"
 _OWNERS: Final = _PREFIX + b"owners"
 _REDIS_ERRORS: Final = (RedisError, OSError, asyncio.TimeoutError)
 
 
-class RedisLimiter(BaseLimiter):
+class RedisLimiter(Limiter):
     def __init__(self, url: str, local: LocalLimiter, table: SharedTable) -> None:
         """`local` counts while Redis is unreachable; `table` determines which process of the machine logs that."""
         super().__init__()
-        self.degraded = False
-        self.failures = 0
         self._local = local
         self._table = table
         self._address = _redact_url(url)
@@ -59,8 +56,10 @@ class RedisLimiter(BaseLimiter):
         self._id_prefix = _PREFIX + b"r:" + uuid.uuid4().hex.encode()
         self._ids = itertools.count()
         self._held: Counter[bytes] = Counter()
-        self._unconfirmed: list[tuple[AsyncScript, list[bytes], list[Any]]] = []
-        """Calls to make when Redis is back."""
+        self._unconfirmed: list[tuple[list[bytes], list[Any]]] = []
+        """Settlements to send when Redis is back."""
+        self._confirmed: list[bytes] = []
+        """Admissions about which no further call will be sent."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._background: set[asyncio.Task[Any]] = set()
         self._heartbeat_running = False
@@ -77,7 +76,6 @@ class RedisLimiter(BaseLimiter):
         self._client = redis.asyncio.Redis.from_pool(pool)
         self._admit_script = self._client.register_script(scripts.ADMIT)
         self._settle_script = self._client.register_script(scripts.SETTLE)
-        self._cancel_script = self._client.register_script(scripts.CANCEL)
         self._heartbeat_script = self._client.register_script(scripts.HEARTBEAT)
 
     @property
@@ -133,13 +131,14 @@ class RedisLimiter(BaseLimiter):
         for window, amount in zip(limits.windows, amounts, strict=True):
             arguments += (window.limit, amount if charge else -amount, window.width)
         arguments += (limit.limit for limit in limits.concurrency)
+        confirmed, self._confirmed = self._confirmed[:_MAX_CONFIRMED], self._confirmed[_MAX_CONFIRMED:]
         try:
-            reply: list[int] = await self._admit_script(keys=[_OWNERS, *keys], args=arguments)
+            reply: list[int] = await self._admit_script(keys=[_OWNERS, *keys, *confirmed], args=arguments)
         except _REDIS_ERRORS as error:
-            refund: list[Any] = ["", owner, len(amounts)]
+            refund: list[Any] = ["", owner, len(amounts), 0]
             for window, amount in zip(limits.windows, amounts, strict=True):
-                refund += (amount if charge else 0, window.width)
-            self._unconfirmed.append((self._cancel_script, keys, refund))
+                refund += (0, amount if charge else 0, 0, window.width)
+            self._unconfirmed.append((keys, refund))
             self._record_failure(error)
             return self._local.admit_now(limits, tokens, now, charge=charge)
         states = [(reply[index + 1], reply[index + 2]) for index in range(1, 4 * len(amounts), 4)]
@@ -154,12 +153,15 @@ class RedisLimiter(BaseLimiter):
         charged = limits.token_windows if charge else ()
         charges = tuple((limits.windows[index], reply[1 + 4 * index], amounts[index]) for index in charged)
         headers = limits.headers(states, [left - 1 for left in free])
-        return Reservation(headers, charges, limits.concurrency, owner, id_)
+        reservation = Reservation(headers, charges, limits.concurrency, owner, id_)
+        if reservation.settled:
+            self._confirmed.append(id_)
+        return reservation
 
     async def _settle(self, reservation: Reservation, tokens: int) -> None:
         owner = str(reservation.owner)
         keys: list[bytes] = [reservation.id]
-        arguments: list[Any] = ["", owner, len(reservation.charges)]
+        arguments: list[Any] = ["", owner, len(reservation.charges), 1]
         for window, tick, reserved in reservation.charges:
             assert isinstance(window, WindowLimit)
             keys.append(_window_key(window))
@@ -173,10 +175,11 @@ class RedisLimiter(BaseLimiter):
         if not self.degraded:
             try:
                 await self._settle_script(keys=keys, args=arguments)
+                self._confirmed.append(reservation.id)
                 return
             except _REDIS_ERRORS as error:
                 self._record_failure(error)
-        self._unconfirmed.append((self._settle_script, keys, arguments))
+        self._unconfirmed.append((keys, arguments))
 
     def _refund(self, admission: asyncio.Task[Reservation]) -> None:
         if not admission.cancelled() and admission.exception() is None:
@@ -229,8 +232,9 @@ class RedisLimiter(BaseLimiter):
 
     async def _repeat_unconfirmed(self) -> None:
         while self._unconfirmed:
-            script, keys, arguments = self._unconfirmed[0]
-            await script(keys=keys, args=arguments)
+            keys, arguments = self._unconfirmed[0]
+            await self._settle_script(keys=keys, args=arguments)
+            self._confirmed.append(keys[0])
             self._unconfirmed.pop(0)
 
     def _spawn(self, work: Coroutine[Any, Any, Any], tasks: set[asyncio.Task[Any]] | None = None) -> asyncio.Task[Any]:

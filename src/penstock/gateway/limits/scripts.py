@@ -4,8 +4,9 @@ A window is a packed string with an expiry: 32 counters, indexed by `tick % 32`,
 hash: the number of slots that each owner (a gateway process) holds. Another hash has the last heartbeat of each owner; the
 slots of an owner without a heartbeat for LEASE_US are free.
 
-ADMIT, SETTLE and CANCEL may be sent again, because the reply to the first call may be lost: a key for each admission holds
-the reply of ADMIT for LEASE_US, or notes that the admission is settled. An ADMIT that arrives after its CANCEL has no effect.
+ADMIT and SETTLE may be sent again, because the reply to the first call may be lost: a key for each admission holds the reply
+of ADMIT, or notes that the admission is settled. It lives until a later ADMIT says that the gateway has got the reply, or for
+a day, the longest window. A SETTLE without the reply of ADMIT cancels the admission, also one that arrives later.
 
 The arithmetic is that of `windows.py` in doubles. It is exact while counts times microseconds are below 2^53, which for a
 limit per minute means counts up to 4.8 billion.
@@ -17,12 +18,13 @@ from typing import Final
 
 from penstock.gateway.limits.windows import TICKS
 
-__all__ = ["ADMIT", "CANCEL", "HEARTBEAT", "LEASE_US", "SETTLE"]
+__all__ = ["ADMIT", "HEARTBEAT", "LEASE_US", "SETTLE"]
 
 LEASE_US: Final = 15_000_000
+_MARKER_MS: Final = 86_400_000
 
 _COMMON: Final = f"""
-local TICKS, LEASE, SETTLED = {TICKS}, {LEASE_US}, 'settled'
+local TICKS, LEASE, MARKER_MS, SETTLED = {TICKS}, {LEASE_US}, {_MARKER_MS}, 'settled'
 
 local function clock()
   if ARGV[1] ~= '' then return tonumber(ARGV[1]) end
@@ -69,20 +71,12 @@ local function release(key, owner)
     redis.call('HDEL', key, owner)
   end
 end
-
--- Mark an admission as settled. Return its reply, or nil, and whether it was settled before.
-local function settle(admission)
-  local stored = redis.call('GET', admission)
-  if stored == SETTLED then return nil, true end
-  redis.call('SET', admission, SETTLED, 'PX', LEASE / 1000)
-  return stored and cmsgpack.unpack(stored), false
-end
 """
 
 ADMIT: Final = (
     _COMMON
     + """
--- KEYS: owners, admission, windows, concurrency limits
+-- KEYS: owners, admission, windows, concurrency limits, admissions whose last reply has arrived
 -- ARGV: now or '', owner, number of windows, {limit, amount, width} of each, {limit} of each concurrency limit
 --       a negative amount is checked, but not charged
 -- reply: 1 or 0, {tick, remaining, reset, wait} of each window, {free slots} of each concurrency limit
@@ -90,6 +84,8 @@ local stored = redis.call('GET', KEYS[2])
 if stored == SETTLED then return {0} end
 if stored then return cmsgpack.unpack(stored) end
 local now, owner, windows = clock(), ARGV[2], tonumber(ARGV[3])
+local last_slot = 2 + windows + #ARGV - 3 - 3 * windows
+for k = last_slot + 1, #KEYS do redis.call('DEL', KEYS[k]) end
 local reply, rings, admitted = {0}, {}, true
 for w = 1, windows do
   local a = 3 * w + 1
@@ -123,7 +119,7 @@ for w = 1, windows do
 end
 
 local free = {}
-for s = 3 + windows, #KEYS do
+for s = 3 + windows, last_slot do
   local held = 0
   local all = redis.call('HGETALL', KEYS[s])
   for i = 1, #all, 2 do
@@ -168,7 +164,7 @@ end
 if admitted then
   reply[1] = 1
   if #free > 0 then redis.call('HSET', KEYS[1], owner, string.format('%.0f', now)) end
-  redis.call('SET', KEYS[2], cmsgpack.pack(reply), 'PX', LEASE / 1000)
+  redis.call('SET', KEYS[2], cmsgpack.pack(reply), 'PX', MARKER_MS)
 end
 return reply
 """
@@ -178,29 +174,18 @@ SETTLE: Final = (
     _COMMON
     + """
 -- KEYS: admission, windows, concurrency limits
--- ARGV: now or '', owner, number of windows, {tick, reserved, tokens, width} of each
-local now, owner, windows = clock(), ARGV[2], tonumber(ARGV[3])
-local _, repeated = settle(KEYS[1])
-if repeated then return 0 end
+-- ARGV: now or '', owner, number of windows, 1 or 0 if the reply of ADMIT is not known,
+--       {tick, reserved, tokens, width} of each window; without the reply, the tick is that of the admission
+local now, owner, windows, known = clock(), ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
+local stored = redis.call('GET', KEYS[1])
+if stored == SETTLED then return 0 end
+redis.call('SET', KEYS[1], SETTLED, 'PX', MARKER_MS)
+if not stored and not known then return 0 end
+local reply = stored and cmsgpack.unpack(stored)
 for w = 1, windows do
-  local a = 4 * w
-  change(KEYS[1 + w], tonumber(ARGV[a]), ARGV[a + 2] - ARGV[a + 1], tonumber(ARGV[a + 3]), now)
-end
-for s = 2 + windows, #KEYS do release(KEYS[s], owner) end
-return 1
-"""
-)
-
-CANCEL: Final = (
-    _COMMON
-    + """
--- KEYS: admission, windows, concurrency limits
--- ARGV: now or '', owner, number of windows, {amount, width} of each
-local now, owner, windows = clock(), ARGV[2], tonumber(ARGV[3])
-local reply = settle(KEYS[1])
-if not reply then return 0 end
-for w = 1, windows do
-  change(KEYS[1 + w], reply[4 * w - 2], -ARGV[2 * w + 2], tonumber(ARGV[2 * w + 3]), now)
+  local a = 4 * w + 1
+  local tick = known and tonumber(ARGV[a]) or reply[4 * w - 2]
+  change(KEYS[1 + w], tick, ARGV[a + 2] - ARGV[a + 1], tonumber(ARGV[a + 3]), now)
 end
 for s = 2 + windows, #KEYS do release(KEYS[s], owner) end
 return 1

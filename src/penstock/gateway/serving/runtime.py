@@ -5,6 +5,7 @@
     config            the parsed gateway.yaml
     cooldowns         the cooldowns of upstream targets, created by the first worker
     address           host, port and number of workers, in a form that other versions can read
+    stack-N           the stack of worker N, which it writes when it gets STACK_SIGNAL
     control           socket for a new gateway that takes over
     snapshot-N        the resources of generation N, parsed once by the main process. A worker decodes them in a
                       millisecond, while parsing YAML would block its event loop for up to a second
@@ -18,6 +19,7 @@ import contextlib
 import mmap
 import os
 import shutil
+import signal
 import struct
 import tempfile
 from collections.abc import Iterator
@@ -30,7 +32,9 @@ from penstock.gateway.resources.config import GatewayConfig
 from penstock.gateway.resources.snapshot import Snapshot, reveal_secret
 from penstock.secrets import Secret
 
-__all__ = ["Address", "GatewayState", "Runtime", "WorkerState", "running_gateways"]
+__all__ = ["STACK_SIGNAL", "Address", "GatewayState", "Runtime", "WorkerState", "running_gateways"]
+
+STACK_SIGNAL = signal.SIGQUIT
 
 _UINT64 = struct.Struct("<Q")
 _SLOT = struct.Struct("<QQQQQQ")
@@ -139,7 +143,11 @@ class Runtime:
 
     @property
     def limits_path(self) -> str:
-        return os.path.join(self.folder, "limits")
+        """The table of the limits. It is in the spool folder, so that the counts survive a restart."""
+        return os.path.join(self.config.ledger.spool, "limits.table")
+
+    def stack_path(self, worker: int) -> str:
+        return os.path.join(self.folder, f"stack-{worker}")
 
     def _snapshot_path(self, generation: int) -> str:
         return os.path.join(self.folder, f"snapshot-{generation}")

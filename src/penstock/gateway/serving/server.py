@@ -115,7 +115,7 @@ class Gateway:
             return exposition.render(mover.state(), reloader.metrics(), workers)
 
         with contextlib.ExitStack() as cleanup:  # runs in reverse order, and completely even if one callback fails
-            cleanup.callback(SharedTable.create(runtime.limits_path).close)
+            cleanup.callback(SharedTable.open(runtime.limits_path).close)
             self._signals(reloader.request_reload)
             cleanup.callback(pool.kill)
             pool.start()

@@ -8,6 +8,7 @@ leaves its slot in the shared state to the worker that has replaced it. Every re
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import gc
 import os
 import signal
@@ -23,7 +24,7 @@ from penstock.gateway.operator_log import set_worker_number
 from penstock.gateway.serving.app import App
 from penstock.gateway.serving.drain import Drain
 from penstock.gateway.serving.listeners import BACKLOG
-from penstock.gateway.serving.runtime import Runtime
+from penstock.gateway.serving.runtime import STACK_SIGNAL, Runtime
 from penstock.gateway.serving.tls import server_context
 from penstock.processes import on_closed_stdin, raise_descriptor_limit
 
@@ -36,6 +37,8 @@ def main() -> int:
     set_worker_number(number)
     raise_descriptor_limit()
     runtime = Runtime.attach(folder)
+    stack = open(runtime.stack_path(number), "w")  # noqa: SIM115 - open until the process ends
+    faulthandler.register(STACK_SIGNAL, stack)
     config = runtime.config
     limiter = open_limiter(config.limits, SharedTable.attach(runtime.limits_path))
     recorder = Recorder(config.ledger.spool, number, config.access_log, config.access_log_file)

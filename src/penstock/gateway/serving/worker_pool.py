@@ -2,7 +2,7 @@
 
 A worker that ends is replaced at once. One that keeps ending soon after its start is replaced after a growing delay, during
 which the others serve its callers. A worker whose event loop does not run for `worker_timeout_s`, such as a stopped process,
-is killed and replaced.
+is killed and replaced. Before that, its stack is logged.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import contextlib
 import signal
 import subprocess
 import time
+from math import inf
 
 from penstock.errors import RunError
 from penstock.gateway.operator_log import log_operator_message
 from penstock.gateway.serving.listeners import Listeners
-from penstock.gateway.serving.runtime import Runtime
+from penstock.gateway.serving.runtime import STACK_SIGNAL, Runtime
 from penstock.processes import spawn
 
 __all__ = ["WorkerPool"]
@@ -23,11 +24,14 @@ __all__ = ["WorkerPool"]
 START_S = 20.0
 KILL_S = 3.0
 """How long a worker may take to write its last entries after the drain time."""
+MAX_STACK_CHARS = 16_384
 HEALTHY_S = 60.0
 """Age from which a worker has started well: if it ends later, it is replaced without a delay."""
 FIRST_DELAY_S, LAST_DELAY_S = 0.5, 30.0
 STALE_S = 2.0
 """Time without a heartbeat after which a worker does not count as alive."""
+STACK_S = 1.0
+"""How long a worker that does not respond may take to write its stack."""
 MAX_STEP_S = 0.5
 """If the main process itself was stopped, the time does not count as silence of the workers."""
 
@@ -46,6 +50,8 @@ class _Worker:
         self.heartbeat = (0, 0)
         """Process id and number of the last heartbeat that was seen."""
         self.silent_s = 0.0
+        self.kill_at: float | None = None
+        """When to kill the worker, which has been asked for its stack."""
 
 
 class WorkerPool:
@@ -68,7 +74,7 @@ class WorkerPool:
     def _start(self, worker: _Worker) -> None:
         worker.process = self._spawn(worker.number, self._listeners.listen(worker.number))
         worker.started_at = time.monotonic()
-        worker.restart_at = None
+        worker.restart_at = worker.kill_at = None
         worker.silent_s = 0.0
 
     def _spawn(self, number: int, listener: int) -> subprocess.Popen[bytes]:
@@ -101,12 +107,25 @@ class WorkerPool:
                     self._start(worker)
             elif process.poll() is not None:
                 self._on_end(worker, process, now)
-            elif self._is_hanging(worker, step, now):
-                log_operator_message(
-                    f"worker {worker.number} (process {process.pid}) does not respond; it is killed", "error"
-                )
-                process.kill()
+            elif not self._is_hanging(worker, step, now):
+                worker.kill_at = None
+            elif worker.kill_at is None:
+                process.send_signal(STACK_SIGNAL)
+                worker.kill_at = now + STACK_S
+            elif now >= worker.kill_at:
+                self._kill(worker, process)
         self._reap_retired(now)
+
+    def _kill(self, worker: _Worker, process: subprocess.Popen[bytes]) -> None:
+        with open(self._runtime.stack_path(worker.number), "a+", errors="replace") as file:
+            file.seek(0)
+            stack = file.read(MAX_STACK_CHARS).strip() or "not known, because the process is stopped"
+        log_operator_message(
+            f"worker {worker.number} (process {process.pid}) does not respond; it is killed. Its stack: {stack}",
+            "error",
+        )
+        process.kill()
+        worker.kill_at = inf
 
     def _is_hanging(self, worker: _Worker, step: float, now: float) -> bool:
         if not self._serves(worker):
