@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.gateway.resources.file import ResourceErrors, load_resources, parse_resources
+from penstock.gateway.resources.guardrail_patterns import DETECTOR_NAMES
 from penstock.gateway.resources.snapshot import Cooldown, RateLimit
 from support.resource_files import Files
 
@@ -276,3 +277,8 @@ def test_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ResourceErrors) as caught:
         load_resources(str(tmp_path / "none.yaml"), {})
     assert caught.value.errors == ["cannot be read: No such file or directory"]
+
+
+def test_every_detector_is_documented() -> None:
+    page = (Path(__file__).parents[3] / "docs/gateway.md").read_text()
+    assert [name for name in DETECTOR_NAMES if f"`{name}`" not in page] == []
