@@ -14,13 +14,16 @@ __all__ = [
     "MAX_BRACKETS",
     "Replacements",
     "TooComplexError",
+    "count_values",
     "replace_in_place",
     "set_member",
+    "top_level_names",
     "top_level_spans",
     "with_members",
 ]
 
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
+_EVERY_STRING = re.compile(_STRING, re.DOTALL)
 _ANY_TOKEN = re.compile(rb'(%b)(\s*+:)?|([{\[])|([}\]])|(,)|[^\s{}\[\],:"]++' % _STRING, re.DOTALL)
 _KEY, _BEGIN, _END, _COMMA = 2, 3, 4, 5
 """The last matched group gives the kind of a token; any other kind is a value."""
@@ -36,6 +39,11 @@ _SEPARATOR = re.compile(rb"\s*,\s*")
 
 Replacements = dict[tuple[int, Any], bytes]
 """(id of the parsed container, key or index) -> the bytes that replace the value, or the key itself."""
+
+
+def count_values(data: bytes) -> int:
+    """Return the number of commas outside of strings, which is about that of the values."""
+    return _EVERY_STRING.sub(b"", data).count(b",")
 
 
 # -- at any depth ---------------------------------------------------------------------------------------------------------
@@ -144,6 +152,11 @@ def top_level_spans(data: bytes, name: str, max_brackets: int = 0) -> list[tuple
     """
     encoded = name.encode()
     return [(member.value_start, member.end) for member in _members(data, max_brackets) if member.name == encoded]
+
+
+def top_level_names(data: bytes, max_brackets: int) -> list[str]:
+    """Return the names of the top-level members. Raise TooComplexError after `max_brackets`."""
+    return [member.name.decode("utf-8", "replace") for member in _members(data, max_brackets)]
 
 
 def with_members(data: bytes, renames: Mapping[bytes, bytes], defaults: Mapping[bytes, bytes]) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["replace_unpaired_surrogates"]
+__all__ = ["join_surrogates", "replace_unpaired_surrogates"]
 
 _ESCAPES = re.compile(
     rb"(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\.", re.DOTALL
@@ -16,3 +16,15 @@ def replace_unpaired_surrogates(data: bytes) -> bytes:
     if b"\\ud" not in data and b"\\uD" not in data:
         return data
     return _ESCAPES.sub(lambda match: rb"\ufffd" if match[2] else match[0], data)
+
+
+def join_surrogates(text: str) -> tuple[str, str]:
+    """Return the text with surrogate pairs as characters, and the high surrogate at its end, whose pair is still to come."""
+    end = ""
+    if text and "\ud800" <= text[-1] <= "\udbff":
+        text, end = text[:-1], text[-1]
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text, end

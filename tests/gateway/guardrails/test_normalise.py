@@ -43,6 +43,12 @@ HIDDEN = {
     "Greek letters": "ΒLΟCΚΜΕ",
     "small capitals": "ʙʟᴏᴄᴋᴍᴇ",
     "struck-through letters": "B\u0336LOCK\u0336ME\u0336",
+    "control characters": "B\x01LOCK\x1bME\x00",
+    "deleted characters": "BLO\x7fCK\x9fME",
+    "interlinear annotations": "\ufff9BLOCK\ufffaM\ufffbE",
+    "combining marks": "B\u0301LO\u0332\u0489CK\u20ddME".replace("\u0489", "\u0308"),
+    "80 combining marks": "BLOCK" + "\u0302" * 80 + "ME",
+    "an escaped control character": '{"a":"BLOCK\\u0008ME"}',
     "tag characters": "Hello" + "".join(chr(0xE0000 + ord(letter)) for letter in "BLOCKME"),
     "a run of white space": "secret \n\t\u00a0 plan",
     "a blank that is no white space": "secret\u2800plan",
@@ -55,6 +61,7 @@ HIDDEN = {
 }
 NOT_HIDDEN = {
     "prose": "Block me, they said: it is a secret. Plan it! (1) “Grüße”, naïve… 中文，正常。 Привет, мир! 👍🏽 🏴󠁧󠁢󠁥󠁮󠁧󠁿",
+    "accents": "re\u0301sume\u0301, na\u00efve, Vie\u0302\u0323t Nam; क्षमा; שָׁלוֹם; tab\tand\nline",
     "LaTeX": r"the signs \nabla, \underline{x} and \usepackage{u0042}",
     "a path": r"C:\users\block\me",
     "an image": "![](data:image/png;base64,QkxPQ0tNRQ==)",
@@ -169,6 +176,30 @@ def test_literal_split_over_two_data_lines_is_blocked(body: bytes, mode: Mode) -
     assert run(guards(PHRASE, mode=mode).stream("responses"), [body]).blocked is not None
 
 
-def test_ascii_is_its_own_normalised_form() -> None:
-    text = "".join(map(chr, range(128)))
+def test_ascii_without_control_characters_is_its_own_normalised_form() -> None:
+    text = "\t\n\r" + "".join(map(chr, range(32, 127)))
     assert normalise(text) is text
+    assert normalise("".join(map(chr, range(9))) + text + "\x7f\x1b") == text
+
+
+@both_modes
+@pytest.mark.parametrize(
+    ("letters", "literal"),
+    [("\U0001d401LOCKME", "blockme"), ("BLOC\U0001d40aME", "blockme"), ("\U0001f525!", "\U0001f525!")],
+)
+def test_surrogate_pair_split_over_two_deltas_is_one_character(letters: str, literal: str, mode: Mode) -> None:
+    units = letters.encode("utf-16-le").decode("utf-16-le", "surrogatepass").encode("utf-16-be", "surrogatepass")
+    pieces = [units[start : start + 2].decode("utf-16-be", "surrogatepass") for start in range(0, len(units), 2)]
+    events = [event(payload) for payload in response_events(["so ", *pieces, " now"], text="clean")]
+    outcome = run(guards(keyword(literal), mode=mode).stream("responses"), events)
+    assert outcome.blocked is not None
+    spec = pii(patterns=[Pattern(kind="literal", value=literal, name="w")])
+    masked = run(guards(spec, mode=mode).stream("responses"), events)
+    assert delta_text(masked.payloads).replace("\ud835", "").replace("\ud83d", "") == "so [W_REDACTED] now"
+
+
+def test_accented_literal_is_not_found_without_its_accent() -> None:
+    for literal in ("caf\u00e9", "cafe\u0301"):
+        assert guards(keyword(literal)).request("responses", {"input": "a cafe"}).blocked_by is None
+        for text in ("a caf\u00e9", "a CAFE\u0301"):
+            assert guards(keyword(literal)).request("responses", {"input": text}).blocked_by == "words"

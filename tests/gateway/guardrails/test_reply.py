@@ -122,3 +122,24 @@ def test_masking_removes_logprobs() -> None:
     guards(pii("email")).reply("chat", chat_body)
     assert chat_body["choices"][0]["logprobs"] is None
     assert chat_body["choices"][0]["message"]["content"] == "[EMAIL_REDACTED]"
+
+
+@pytest.mark.parametrize("key", ["token_ids", "logprobs", "prompt_token_ids"])
+def test_enforcing_guardrail_empties_the_tokens_of_a_reply(key: str) -> None:
+    for content in ("to a@b.example", "clean"):
+        body = chat(content=content)
+        body["choices"][0][key] = [31373, 995]
+        assert guards(pii("email")).reply("chat", body).changed
+        assert body["choices"][0][key] == []
+        monitored = chat(content=content)
+        monitored["choices"][0][key] = [31373, 995]
+        assert not guards(pii("email", enforcement="monitor")).reply("chat", monitored).changed
+
+
+def test_tokens_are_emptied_in_completions_and_at_the_top_level() -> None:
+    body: dict[str, Any] = {
+        "choices": [{"text": "x", "token_ids": [1], "prompt_logprobs": [{"1": {"decoded_token": "x"}}]}]
+    }
+    body["prompt_token_ids"] = [2]
+    guards(BLOCK).reply("completions", body)
+    assert body == {"choices": [{"text": "x", "token_ids": [], "prompt_logprobs": []}], "prompt_token_ids": []}

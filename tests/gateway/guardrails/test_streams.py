@@ -409,6 +409,52 @@ def test_masking_a_chat_stream_removes_logprobs(mode: Mode) -> None:
 
 
 @both_modes
+def test_token_ids_of_a_stream_do_not_undo_a_mask(mode: Mode) -> None:
+    chunks = chat_chunks(["to joe@", "example.com", " now"])
+    for number, chunk in enumerate(chunks):
+        chunk["choices"][0]["token_ids"] = [4223, number]
+    chunks[0]["prompt_token_ids"] = [4223]
+    outcome = outcome_of(chunks, pii("email"), mode=mode, route="chat")
+    assert chat_text(outcome.payloads) == "to [EMAIL_REDACTED] now"
+    assert b"4223" not in outcome.body
+
+
+def block_events(start: str, *deltas: str, kind: str = "text", index: int = 0) -> list[Any]:
+    delta = {"text": "text_delta", "thinking": "thinking_delta"}[kind]
+    return [
+        {"type": "content_block_start", "index": index, "content_block": {"type": kind, kind: start}},
+        *({"type": "content_block_delta", "index": index, "delta": {"type": delta, kind: text}} for text in deltas),
+        {"type": "content_block_stop", "index": index},
+    ]
+
+
+@both_modes
+@pytest.mark.parametrize(
+    "payloads",
+    [
+        block_events("so FORB", "IDDEN"),
+        block_events("F", "O", "RBIDDEN now"),
+        block_events("FORB", "IDDEN", kind="thinking"),
+        [*block_events("so FORB"), *block_events("IDDEN", index=1)],
+        [*block_events("so FORB"), *block_events("", "IDDEN", index=1)],
+    ],
+    ids=["one delta", "two deltas", "thinking", "two blocks without deltas", "two blocks"],
+)
+def test_text_at_the_start_of_a_content_block_continues_in_its_deltas(payloads: list[Any], mode: Mode) -> None:
+    outcome = outcome_of(payloads, BLOCK, mode=mode, route="messages")
+    assert outcome.blocked is not None
+    assert b"FORB" not in outcome.body
+
+
+@both_modes
+def test_mask_over_the_start_of_a_content_block_and_its_delta(mode: Mode) -> None:
+    outcome = outcome_of(block_events("to joe@", "example.com now"), pii("email"), mode=mode, route="messages")
+    assert (
+        outcome.payloads[0]["content_block"]["text"] + outcome.payloads[1]["delta"]["text"] == "to [EMAIL_REDACTED] now"
+    )
+
+
+@both_modes
 def test_masking_keeps_the_sse_frame(mode: Mode) -> None:
     payload = json.dumps(response_event("output_text.delta", delta="a@b.example "), indent=0).replace(
         "\n", "\r\ndata: "

@@ -69,6 +69,34 @@ def test_duplicate_reference_is_refused(name: str) -> None:
         assert (refused.value.status, refused.value.param) == (400, name)
 
 
+@pytest.mark.parametrize(
+    ("data", "param"),
+    [
+        (b'{"model":"a","Model":"b"}', "model"),
+        (b'{"MODEL":"b","model":"a","input":[{"model":1}]}', "model"),
+        (b'{"model":"a","Previous_Response_Id":"resp_1"}', "previous_response_id"),
+        (b'{"model":"a","previous_response_\\u0049d":"resp_1"}', "previous_response_id"),
+        ('{"model":"a","previou\u017f_response_id":"resp_1"}'.encode(), "previous_response_id"),
+        (b'{"model":"a","previou\\u017f_response_id":"resp_1"}', "previous_response_id"),
+        (b'{"model":"a","conversatioN" : {"id":"c"}}', "conversation"),
+        (b'{"model":"a","Max_Output_Tokens":1}', "max_output_tokens"),
+        (b'{"model":"a","previous_response_id":["resp_1"]}', "previous_response_id"),
+        (b'{"model":"a","previous_response_id":{"id":"resp_1"}}', "previous_response_id"),
+        (b'{"model":"a","conversation":["conv_1"]}', "conversation"),
+        (b'{"model":"a","conversation":{"id":["conv_1"]}}', "conversation"),
+    ],
+)
+def test_member_that_another_parser_may_take_for_a_checked_one_is_refused(data: bytes, param: str) -> None:
+    with pytest.raises(Refusal) as refused:
+        read_body(data, RESPONSES, 0)
+    assert (refused.value.status, refused.value.param) == (400, param)
+
+
+def test_other_spellings_below_the_top_level_are_allowed() -> None:
+    data = b'{"model":"a","input":"\\u0041 \\"Model\\": 1","metadata":{"Model":"b","\\u0053tream":"c"},"Models":1}'
+    assert read_body(data, RESPONSES, 0).model == "a"
+
+
 def test_reference_may_be_spelled_with_escapes() -> None:
     data = b'{"model":"a","previous\\u005fresponse_id":"r"}'
     assert read_body(data, RESPONSES, 0).references == [("previous_response_id", "r")]

@@ -15,10 +15,10 @@ from aiohttp.http_exceptions import TransferEncodingError
 
 from penstock.gateway import body_process
 from penstock.gateway.guardrails import ContentPolicy, DuplicateKeyError, Inspection, offload
-from penstock.gateway.json_edits import TooComplexError
+from penstock.gateway.json_edits import TooComplexError, count_values
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay import body, large_bodies
-from penstock.gateway.relay.body import Request, edit_body, read_body
+from penstock.gateway.relay.body import Request, check_complexity, edit_body, read_body
 from penstock.gateway.relay.body_reader import BodyReader, CallerGoneError
 from penstock.gateway.relay.large_bodies import (
     LARGE_BYTES,
@@ -136,7 +136,7 @@ def test_large_request_is_read_like_a_small_one(
 ) -> None:
     data = large_request(**members)
     expected = read_body(data, BY_NAME[route], 1000)
-    expected.values, expected.input_tokens = data.count(b","), BY_NAME[route].input_tokens(data)
+    expected.values, expected.input_tokens = count_values(data), BY_NAME[route].input_tokens(data)
     assert read_elsewhere(data, route, monkeypatch) == expected
 
 
@@ -144,6 +144,30 @@ def test_request_with_many_values_is_read_in_another_process(monkeypatch: pytest
     data = b'{"model":"m","input":[%b1]}' % (b"1," * 50_000)
     assert len(data) < LARGE_BYTES
     assert read_elsewhere(data, "responses", monkeypatch).values == 50_001
+
+
+@pytest.mark.parametrize(
+    ("text", "refused"),
+    [
+        ("1,2," * 55_000, False),
+        ('"1","2\\\\"' * 55_000, False),
+        ([1] * 110_000, True),
+        ([{"a": "1,2"}] * 60_000, False),
+        ([",", ","] * 60_000, True),
+    ],
+    ids=["a CSV file", "quotes and backslashes", "numbers", "objects with commas", "strings of commas"],
+)
+def test_only_values_count_and_not_the_commas_in_texts(
+    text: Any, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = json.dumps({"model": "m", "input": text}).encode()
+    request = read_elsewhere(data, "responses", monkeypatch)
+    if refused:
+        with pytest.raises(Refusal) as caught:
+            check_complexity(request)
+        assert caught.value.status == 413
+    else:
+        check_complexity(request)
 
 
 @pytest.mark.parametrize("broken", [large_request()[:-1], large_request(model=1)])

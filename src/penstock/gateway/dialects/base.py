@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -172,6 +173,8 @@ class Dialect:
         """Parses a request body; raises a msgspec error if it is no JSON object."""
         self.reference_keys = tuple((name, b'"%b"' % name.encode()) for name in self.reference_members)
         """The names in `reference_members`, each with its usual spelling in a body."""
+        self.misspelled_key = _misspelled_key(self.body.__struct_fields__)
+        """Finds a key that differs in its case only from a member of `body`."""
         self._decode_reply = msgspec.json.Decoder(self.reply).decode
         self._media_pattern = part_pattern(self.media_types)
 
@@ -266,6 +269,12 @@ class Dialect:
         """Return the event that ends a stream whose rest is blocked."""
         del response_id, model
         return self.error_event(kind, message, sequence, code)
+
+
+def _misspelled_key(names: tuple[str, ...]) -> re.Pattern[bytes]:
+    exact = "|".join(names)
+    any_case = exact.replace("k", "(?:k|\u212a)").replace("s", "(?:s|\u017f)")
+    return re.compile(rb'"(?!(?:%b)")(?i:%b)"\s*:' % (exact.encode(), any_case.encode()))
 
 
 def _estimate(found: Texts) -> int:

@@ -86,8 +86,9 @@ def encoded_texts(value: str, *, is_file: bool) -> list[EncodedText]:
 
 
 def _may_be_plain(value: str) -> bool:
-    """Return True if what can be read as base64 may be words. Base64 has no spaces, and lines of equal length."""
-    return len(value) < _SHORT or " " in value or len(set(map(len, value.split()[:-1]))) > 1
+    """Return True if what can be read as base64 may be words. Base64 has no spaces, and long lines of equal length."""
+    lengths = set(map(len, value.split()[:-1]))
+    return len(value) < _SHORT or " " in value or len(lengths) > 1 or any(length < _SHORT for length in lengths)
 
 
 def decode_payload(payload: str, *, encoded: bool) -> str | None:

@@ -182,17 +182,8 @@ class LiteralMatcher:
 def _spellings(literal: str) -> set[str]:
     """Return the spellings of a literal: as configured, composed, decomposed and normalised."""
     composed = unicodedata.normalize("NFC", literal)
-    return {
-        spelling
-        for spelling in (
-            literal,
-            composed,
-            unicodedata.normalize("NFD", literal),
-            normalise(literal),
-            normalise(composed),
-        )
-        if spelling
-    }
+    spellings = (literal, composed, unicodedata.normalize("NFD", literal), normalise(composed))
+    return {spelling for spelling in spellings if spelling}
 
 
 class Chain:

@@ -20,9 +20,10 @@ from penstock.gateway.guardrails.incremental_search import IncrementalSearch, No
 from penstock.gateway.guardrails.inspection import MatchCounts, StreamBlocked
 from penstock.gateway.guardrails.joined_texts import NOT_HELD, JoinedSearch, JoinedTexts
 from penstock.gateway.guardrails.masking import Masking
-from penstock.gateway.guardrails.normalise import normalise
+from penstock.gateway.guardrails.normalise import is_plain, normalise
 from penstock.gateway.guardrails.search_budget import SearchBudgets
 from penstock.gateway.guardrails.text_views import TAGS, TextView, starts_like_json, views_of
+from penstock.gateway.surrogates import join_surrogates
 
 __all__ = ["StreamedText", "StreamedTexts"]
 
@@ -103,9 +104,9 @@ class StreamedText:
 
     def add(self, text: str) -> str:
         """Search the next piece. Return it with surrogates joined across pieces. Raises `Blocked`."""
-        is_ascii = text.isascii()
-        if self._high_surrogate or not is_ascii:
-            text = self._whole_characters(text)
+        plain = is_plain(text)
+        if self._high_surrogate or not plain:
+            text, self._high_surrogate = join_surrogates(self._high_surrogate + text)
         self.open = True
         self.end += len(text)
         if self._joined is not None and not self._joined.add(text):
@@ -116,7 +117,7 @@ class StreamedText:
         if self.held_whole:
             self._held.append(text)
             return text
-        if is_ascii and self._normal is None and not self._deferred and "\\" not in text and "/" not in text:
+        if plain and self._normal is None and not self._deferred and "\\" not in text and "/" not in text:
             raw = self._raw
             masks = raw.add(text)
             if masks:
@@ -157,7 +158,7 @@ class StreamedText:
 
     def _search(self, text: str) -> None:
         position = self._raw.end
-        if self._normal is None and not text.isascii() and normalise(text) != text:
+        if self._normal is None and normalise(text) != text:
             self._normal = NormalisedSearch(self._raw)
         self._mask(self._raw.add(text))
         if self._normal is not None:
@@ -226,19 +227,6 @@ class StreamedText:
             self._add_mask(*view.source_span(first, last), rule, token)
         raw.skip(text)
         self._normal = None
-
-    def _whole_characters(self, text: str) -> str:
-        """Join a surrogate pair that is split over two events into one character of the second event."""
-        text = self._high_surrogate + text
-        self._high_surrogate = ""
-        if text and "\ud800" <= text[-1] <= "\udbff":
-            self._high_surrogate = text[-1]
-            text = text[:-1]
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return text
 
 
 class StreamedTexts:

@@ -24,6 +24,7 @@ from penstock.gateway.ledger.entry import GuardrailHit
 from penstock.gateway.operator_log import log_operator_message
 from penstock.gateway.routes import BY_NAME, Route
 from penstock.gateway.sse_frames import Frame, Frames, Part
+from penstock.gateway.surrogates import join_surrogates
 
 __all__ = [
     "KEEP_ALIVE",
@@ -208,8 +209,19 @@ def joined_texts(events: Iterable[Event], joined_group: Callable[[Address], Addr
             groups.setdefault(group, {}).setdefault(address, []).append(ref)
         inspected += texts.complete
         breaks += BREAK in texts.ended
+    for parts in groups.values():
+        for refs in parts.values():
+            _join_surrogates(refs)
     inspected += [JoinedText(list(parts.values())) for parts in groups.values()]
     return inspected
+
+
+def _join_surrogates(refs: list[TextRef]) -> None:
+    """Join each surrogate pair that is split over two pieces into one character of the second piece."""
+    rest = ""
+    for ref in refs:
+        if rest or not ref.text.isascii():
+            ref.text, rest = join_surrogates(rest + ref.text)
 
 
 def _hashable(address: Address) -> Address:

@@ -21,6 +21,7 @@ from penstock.gateway.dialects.media import decode_payload
 from penstock.gateway.dialects.texts import InspectedText, TextRef
 from penstock.gateway.guardrails.normalise import (
     TOO_MANY_IGNORABLES,
+    is_plain,
     normalise,
     normalised_starts,
 )
@@ -145,7 +146,7 @@ def views_of(
     """Add the search texts of a text. Return whether it hides more than they show. `decode`: it is known to contain JSON."""
     root = TextView(text, source, index, offset)
     views.append(root)
-    if text.isascii():
+    if is_plain(text):
         if "\\" not in text and "data:" not in text and "DATA:" not in text:
             return False
         hidden = False
@@ -183,7 +184,7 @@ def _add_levels(views: list[TextView], root: TextView) -> bool:
             return hidden
         base = TextView(text, base.source + DERIVED, root.index, base, _unescaped_starts, level=level)
         views.append(base)
-        if not text.isascii():
+        if not is_plain(text):
             hidden |= _add_normalised(views, base)
         if "data:" in text:
             _add_data_urls(views, base)
@@ -196,14 +197,14 @@ def _add_data_urls(views: list[TextView], base: TextView) -> None:
         if plain:
             view = TextView(plain, base.source + DERIVED, base.index, base, level=base.level, span=url.span())
             views.append(view)
-            if not plain.isascii():
+            if not is_plain(plain):
                 _add_normalised(views, view)
 
 
 def _add_joined(views: list[TextView], strings: list[str], source: str, index: int) -> None:
     joined = TextView("".join(strings), source, index, parts=strings)
     views.append(joined)
-    if not joined.text.isascii():
+    if not is_plain(joined.text):
         normal = [normalise(text) for text in strings]
         if normal != strings:
             views.append(TextView("".join(normal), source + DERIVED, index, joined, normalised_starts, parts=normal))

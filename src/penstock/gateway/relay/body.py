@@ -6,13 +6,21 @@ All other bytes stay as the caller wrote them: spelling of numbers, order of mem
 from __future__ import annotations
 
 import json
+import re
 
 import msgspec
 import orjson
 
 from penstock.gateway.dialects.base import MAX_OUTPUT_TOKENS, Dialect, RequestBody
 from penstock.gateway.dialects.media_parts import MediaParts
-from penstock.gateway.json_edits import MAX_BRACKETS, TooComplexError, set_member, top_level_spans, with_members
+from penstock.gateway.json_edits import (
+    MAX_BRACKETS,
+    TooComplexError,
+    set_member,
+    top_level_names,
+    top_level_spans,
+    with_members,
+)
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.surrogates import replace_unpaired_surrogates
 
@@ -41,8 +49,8 @@ class Request(msgspec.Struct):
     media: MediaParts = MediaParts()
     values: int | None = None
     input_tokens: int | None = None
-    """The number of commas, which is about that of the values, and the estimated input tokens. Only for large bodies:
-    counting takes too long for the event loop."""
+    """The number of commas outside of strings, which is about that of the values, and the estimated input tokens. Only for
+    large bodies: counting takes too long for the event loop."""
 
     @property
     def is_large(self) -> bool:
@@ -63,6 +71,7 @@ def read_body(data: bytes, dialect: Dialect, default_output: int) -> Request:
         raise _invalid("The request body must be a JSON object.") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise _invalid("The request body is not valid JSON.") from None
+    _check_spelling(decoded, dialect)
     raw = bytes(members.model)
     if not raw:
         raise _invalid("The request body has no `model`.", "model")
@@ -92,6 +101,20 @@ def read_body(data: bytes, dialect: Dialect, default_output: int) -> Request:
     )
 
 
+_ESCAPED_KEY = re.compile(rb'"[^"\\]*+\\u0(?:0[4-7]|17f)[^"]*+"\s*:')
+"""A key with an escape that can spell a letter of a name."""
+
+
+def _check_spelling(data: bytes, dialect: Dialect) -> None:
+    """Refuse a member that differs in its case only from one that the gateway reads: some parsers ignore the case."""
+    if dialect.misspelled_key.search(data) is None and (b"\\u0" not in data or _ESCAPED_KEY.search(data) is None):
+        return
+    known = dialect.body.__struct_fields__
+    for name in _names(data):
+        if name not in known and name.casefold() in known:
+            raise _invalid(f"The request body has `{name}`; did you mean `{name.casefold()}`?", name.casefold())
+
+
 def _check_references(data: bytes, dialect: Dialect) -> None:
     """Refuse a reference that is given twice: another parser may use the first one, which would not be checked."""
     # Escapes can spell the letters and the underscore of a name.
@@ -111,11 +134,8 @@ def _usage_options(dialect: Dialect, members: RequestBody) -> bytes | None:
 
 
 def check_complexity(request: Request) -> None:
-    """Raise Refusal for a body with more values than can be inspected. Commas in texts count as well."""
-    if len(request.data) <= MAX_VALUES:
-        return
-    values = request.data.count(b",") if request.values is None else request.values
-    if values > MAX_VALUES:
+    """Raise Refusal for a body with more values than can be inspected. A body that is not large has fewer."""
+    if request.values is not None and request.values > MAX_VALUES:
         raise too_complex()
 
 
@@ -152,6 +172,13 @@ def _model_span(data: bytes, raw: bytes) -> tuple[int, int]:
 def _spans(data: bytes, name: str) -> list[tuple[int, int]]:
     try:
         return top_level_spans(data, name, MAX_BRACKETS)
+    except TooComplexError:
+        raise too_complex() from None
+
+
+def _names(data: bytes) -> list[str]:
+    try:
+        return top_level_names(data, MAX_BRACKETS)
     except TooComplexError:
         raise too_complex() from None
 

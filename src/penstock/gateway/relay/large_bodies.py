@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.gateway.dialects.base import Dialect, Reply
 from penstock.gateway.guardrails.offload import INLINE_BYTES, has_many_values, run_in_process, run_in_thread
-from penstock.gateway.json_edits import TooComplexError
+from penstock.gateway.json_edits import TooComplexError, count_values
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.body import MAX_VALUES, Request, edit_body, read_body
 from penstock.gateway.relay.upstream import Target, plain_body
@@ -140,7 +140,7 @@ def read_request(settings: bytes, body: bytes) -> tuple[bytes, bytes]:
     except Refusal as refusal:
         param = refusal.param if isinstance(refusal.param, str) else None
         return _encode(_ReadResult(refusal=(refusal.status, refusal.type, refusal.message, param))), b""
-    request.values = body.count(b",")
+    request.values = count_values(body)
     # The estimate is only for the case that the upstream reports nothing, and takes 0.7 s for a body of short texts.
     is_simple = request.values <= MAX_VALUES
     request.input_tokens = dialect.input_tokens(body) if is_simple else estimate_tokens(len(body))
