@@ -126,6 +126,8 @@ def test_messages_of_a_row_replace_those_of_the_request(tmp_path: Path, builtin_
         ({"payload": {}}, "it has a 'payload', but the first row has none"),
         ({"input_length": 0}, "'input_length' should be a whole number >= 1"),
         ({"input_length": 5, "text_input": "x"}, "it has both 'text_input' and 'input_length'; keep one"),
+        ({"text_input": "x", "message_mode": "delta"}, "it has 'message_mode', which this version"),
+        ({"text_input": "x", "endpoint_type": "chat"}, "it has 'endpoint_type', which this version"),
         ({"text_input": "x", "hash_ids": [1]}, "it has both 'text_input' and 'hash_ids'"),
         ({"text_input": "x", "tools": []}, "it has 'tools' without 'messages'"),
         ({"input_length": 5, "delay": -1}, "'delay' should be a number of milliseconds, 0 or more"),

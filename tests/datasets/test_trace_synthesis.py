@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.datasets.conversation import Conversation, PromptShape, Turn
+from penstock.datasets.jsonl import FileErrors
 from penstock.datasets.load import load
 from penstock.datasets.trace_synthesis import synthesize
 from penstock.errors import UserError
@@ -84,3 +85,12 @@ def test_flags_without_effect_are_refused(
     settings = InputSettings(file=str(path), synthesis=SynthesisSettings(max_input=3))
     with pytest.raises(UserError, match=message):
         load(settings, 1, lambda: builtin_tokenizer)
+
+
+def test_speed_of_a_trace_with_texts_can_change(tmp_path: Path, builtin_tokenizer: Tokenizer) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(json.dumps({"timestamp": at, "text_input": "x"}) + "\n" for at in (0, 200)))
+    settings = InputSettings(file=str(path), format="mooncake_trace", synthesis=SynthesisSettings(speedup=2.0))
+    dataset = load(settings, 1, lambda: builtin_tokenizer)
+    turns = [turn for each in dataset.read(FileErrors("t")) for turn in each.turns]
+    assert [turn.timestamp_ms for turn in turns] == [0, 100]

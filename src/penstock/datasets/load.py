@@ -80,7 +80,11 @@ def load(
 def _synthesized(dataset: Dataset, settings: InputSettings, format_name: str, options: ReadOptions) -> Dataset:
     """Return a dataset with the changes of a trace that the user asks for."""
     dataset.prepare(options._replace(schedule=None, whole_bytes=sys.maxsize))
-    if not dataset.writes_prompts:
+    asked = settings.synthesis
+    changes_lengths = asked != SynthesisSettings(
+        speedup=asked.speedup, output_length=asked.output_length, max_output=asked.max_output
+    )
+    if dataset.verbatim or (changes_lengths and not dataset.writes_prompts):
         raise UserError(
             f"The flags --synthesis-… change a trace with 'input_length', but '{settings.file}' ({format_name}) has none."
         )

@@ -42,6 +42,8 @@ class _Line(msgspec.Struct):
     delay: float | None = None
     session_id: str | int | float | None = None
     extra: dict[str, Any] | None = None
+    message_mode: str | None = None
+    endpoint_type: str | None = None
 
 
 _decode = msgspec.json.Decoder(_Line).decode
@@ -97,6 +99,9 @@ def _form(fields: _Line) -> str:
         raise ValueError(
             "it has a 'payload', but the first row has none; put rows with payloads into a file of their own"
         )
+    for name in ("message_mode", "endpoint_type"):
+        if getattr(fields, name) is not None:
+            raise ValueError(f"it has '{name}', which this version of Penstock does not support; remove it")
     if not forms:
         raise ValueError("it has no prompt: give it 'input_length', 'text_input', 'messages' or 'payload'")
     if len(forms) > 1:
