@@ -86,7 +86,7 @@ def test_file_is_valid_json_if_a_body_is_not(tmp_path):
     records = [make_record(), make_record(number=1, payload=1, conversation=1, at=5)]
     reported = report_run(tmp_path, records, conversations=conversations, texts=lambda body: [])
     form, lone = inputs(reported)
-    assert form["payloads"] == ["data:;base64," + b64encode(b"--boundary\r\nfile \xff").decode()]
+    assert form["payloads"] == [{"body_b64": b64encode(b"--boundary\r\nfile \xff").decode()}]
     assert odd in reported.read("inputs.json").encode()
     assert lone["session_id"] == "lone"
 

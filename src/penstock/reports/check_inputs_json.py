@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from base64 import b64decode
 from collections.abc import Iterator
 from hashlib import sha256
 from itertools import zip_longest
@@ -17,10 +16,15 @@ from penstock.records.log import RunLog
 from penstock.records.payloads import PayloadStore
 from penstock.reports.sent_bodies import BodySequence, SentBodies, chained
 
-__all__ = ["BYTES_PREFIX", "check_inputs_json"]
+__all__ = ["OtherBody", "check_inputs_json"]
 
-BYTES_PREFIX = b"data:;base64,"
-"""The beginning of a JSON string that stands for a body that is not text."""
+
+class OtherBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Stands for a body that is not JSON, such as a form. AIPerf requires an object."""
+
+    body: str | None = None
+    body_b64: bytes | None = None
+    """A body that is not text, either."""
 
 
 class _Session(msgspec.Struct):
@@ -76,14 +80,14 @@ def _difference(sequence: BodySequence | None, session: _Session | None) -> str 
 
 
 def _hash(session: _Session, *, text: bool) -> bytes:
-    """Hash the bodies as `SentBodies` does. With `text`, a JSON string stands for a body that is not JSON."""
+    """Hash the bodies as `SentBodies` does. With `text`, an `OtherBody` stands for a body that is not JSON."""
     chain = b""
     for index, payload in enumerate(session.payloads):
         body = bytes(payload)
-        if text and body.startswith(b'"'):
-            body = msgspec.json.decode(body, type=str).encode()
-            if body.startswith(BYTES_PREFIX):
-                body = b64decode(body[len(BYTES_PREFIX) :])
+        if text:
+            with contextlib.suppress(msgspec.ValidationError):
+                other = msgspec.json.decode(body, type=OtherBody)
+                body = (other.body_b64 or b"") if other.body is None else other.body.encode()
         before, after = session.padding.get(str(index), ("", ""))
         chain = chained(chain, sha256(before.encode() + body + after.encode()).digest())
     return chain[:16]

@@ -7,11 +7,11 @@ The JSON around the bodies is indented; the bodies themselves are copied unchang
 from __future__ import annotations
 
 import os
-from base64 import b64encode
 from collections.abc import Iterable
 from hashlib import sha256
 from typing import IO, NamedTuple
 
+import msgspec
 import orjson
 
 from penstock.datasets.json_text import is_json
@@ -20,7 +20,7 @@ from penstock.metrics.summary import Summary
 from penstock.plural import counted
 from penstock.records.bodies import BodyReader
 from penstock.reports.artifacts import Draft
-from penstock.reports.check_inputs_json import BYTES_PREFIX, check_inputs_json
+from penstock.reports.check_inputs_json import OtherBody, check_inputs_json
 from penstock.reports.sent_bodies import BodySequence, SentBodies, SentPart, chained
 from penstock.reports.sink import ReportContext, Sink
 
@@ -130,14 +130,14 @@ def _padding(bodies: list[bytes]) -> bytes:
 
 
 def _as_json(body: bytes) -> bytes:
-    """Return the body unchanged if it is JSON; write any other text (a form) as a JSON string, and bytes as a data URL."""
+    """Return the body unchanged if it is JSON; write any other (a form) as an `OtherBody`."""
     stripped = body.strip(_WHITESPACE)
     if _is_json(stripped):
         return stripped
     try:
-        return orjson.dumps(body.decode())
+        return msgspec.json.encode(OtherBody(body=body.decode()))
     except UnicodeDecodeError:
-        return b'"%b%b"' % (BYTES_PREFIX, b64encode(body))
+        return msgspec.json.encode(OtherBody(body_b64=body))
 
 
 def _is_json(body: bytes) -> bool:
