@@ -23,8 +23,6 @@ __all__ = ["CallerConnection", "CallerServer", "connection_of", "head_error", "s
 
 HEAD_S = 30.0
 """How long a head may take to arrive, from the connection or from the first byte of a later request."""
-KEEP_ALIVE_S = 30.0
-"""How long a connection without a request is kept open."""
 MAX_LINE_BYTES = 1 << 16
 """The longest request line and the longest header."""
 
@@ -206,10 +204,11 @@ class CallerConnection(web.RequestHandler):
 class CallerServer(web.Server):
     """Makes a `CallerConnection` for each connection. Pass it to `loop.create_server`."""
 
-    def __init__(self, handler: Callable[[web.BaseRequest], Any]) -> None:
+    def __init__(self, handler: Callable[[web.BaseRequest], Any], keep_alive_s: float = 30.0) -> None:
+        """`keep_alive_s` is how long a connection without a request is kept open."""
         super().__init__(
             handler,
-            keepalive_timeout=KEEP_ALIVE_S,
+            keepalive_timeout=keep_alive_s,
             access_log=None,
             auto_decompress=False,
             max_line_size=MAX_LINE_BYTES,

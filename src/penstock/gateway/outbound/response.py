@@ -11,6 +11,7 @@ from aiohttp import web
 
 from penstock.gateway.inbound.connection import CallerConnection, connection_of
 from penstock.gateway.observe.timing import server_timing
+from penstock.gateway.outbound.cross_origin import CrossOrigin
 
 __all__ = ["CallerResponse", "CommonHeaders", "ResponseStream"]
 
@@ -20,9 +21,11 @@ _REASONS = {status.value: status.phrase for status in HTTPStatus}
 
 
 class CommonHeaders:
-    """The headers of all responses of a worker: the date, and `Connection: close` while it drains."""
+    """The headers of all responses of a worker: the date, those for pages of other origins, and `Connection: close` while it
+    drains."""
 
-    def __init__(self) -> None:
+    def __init__(self, cors_origins: tuple[str, ...] = ()) -> None:
+        self.cross_origin = CrossOrigin(cors_origins)
         self.draining = False
         self._date = ""
         self._date_s = 0
@@ -97,6 +100,9 @@ class CallerResponse:
         self._is_http10 = request.version < (1, 1)
         self._is_head = request.method == "HEAD"
         self._ids = "".join([f"{name}: {request_id}\r\n" for name in id_headers])
+        if common.cross_origin:
+            for name, value in common.cross_origin.headers(request.headers.get("origin")):
+                self._ids += f"{name}: {value}\r\n"
         self.keeps_alive = request.keep_alive
         """Whether the connection can carry another request after this one."""
         self.stream: ResponseStream | None = None

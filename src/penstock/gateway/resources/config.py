@@ -35,6 +35,10 @@ class ListenConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """A worker whose event loop does not run for this time is killed and replaced."""
     trusted_proxies: tuple[str, ...] = ()
     """Networks whose X-Forwarded-For header is trusted."""
+    keep_alive_s: float = 30.0
+    """How long a connection without a request is kept open."""
+    cors_origins: tuple[str, ...] = ()
+    """Origins whose pages may call the gateway, or `*`. Empty sends no CORS headers."""
 
 
 class UpstreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

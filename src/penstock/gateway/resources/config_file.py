@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -24,6 +25,7 @@ _MINIMUMS: Final = {
     "listen.drain_s": 0,
     "listen.drain_notice_s": 0,
     "listen.worker_timeout_s": 1,
+    "listen.keep_alive_s": 0,
     "upstream.timeout_s": 0,
     "upstream.stream_timeout_s": 0,
     "upstream.max_stream_s": 0,
@@ -40,6 +42,7 @@ _MINIMUMS: Final = {
     "guardrails.heartbeat_s": 0,
 }
 _SQLITE: Final = "sqlite:///"
+_ORIGIN: Final = re.compile(r"https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 
 
 def load_config(path: str | None, environment: Mapping[str, str] | None = None) -> GatewayConfig:
@@ -114,6 +117,9 @@ def _check(config: GatewayConfig, errors: ConfigErrors) -> None:
             ipaddress.ip_network(network, strict=False)
         except ValueError:
             errors.add(f"listen.trusted_proxies[{index}]", "is not a network such as 10.0.0.0/8")
+    for index, origin in enumerate(listen.cors_origins):
+        if origin != "*" and not _ORIGIN.fullmatch(origin):
+            errors.add(f"listen.cors_origins[{index}]", "is neither * nor an origin such as https://app.example")
     if config.limits.redis_url is not None and (error := _redis_url_error(config.limits.redis_url)) is not None:
         errors.add("limits.redis_url", error)
     if _scheme(config.ledger.url) not in ("sqlite", "postgresql", "postgres"):

@@ -56,7 +56,7 @@ class App:
         self.body_bytes = 0
         self.trusted = config.listen.trusted_proxies
         self.default_output = config.limits.default_output_tokens
-        self.common_headers = CommonHeaders()
+        self.common_headers = CommonHeaders(config.listen.cors_origins)
         self.cooldowns = Cooldowns(shared_words(os.path.join(runtime.folder, "cooldowns")))
         self.round_robin = RoundRobin()
         self.response_ids = ResponseIds(
@@ -132,7 +132,10 @@ class App:
         kind = _TEXT if path == _ALIVE else JSON
         extra: tuple[tuple[str, str], ...] = ()
         try:
-            status, body = 200, self._local_response(request, path, entry)
+            if request.method == "OPTIONS" and self.common_headers.cross_origin:
+                status, body, extra = 200, b"", self._preflight(request, path)
+            else:
+                status, body = 200, self._local_response(request, path, entry)
         except Refusal as refusal:
             status, body = refusal.status, refusal.body()
             entry.error = refusal.type
@@ -144,6 +147,12 @@ class App:
         if path not in (_ALIVE, _READY):
             self.recorder.record_local(entry)
         return sent(keep_alive=response.keeps_alive)
+
+    def _preflight(self, request: web.BaseRequest, path: str) -> tuple[tuple[str, str], ...]:
+        """Return the headers for a browser that asks what a page of another origin may send."""
+        methods = "POST" if path in BY_PATH else "GET, HEAD"
+        requested = request.headers.get("access-control-request-headers")
+        return self.common_headers.cross_origin.preflight(requested, methods)
 
     def _local_response(self, request: web.BaseRequest, path: str, entry: Entry) -> bytes:
         error = head_error(request.headers)

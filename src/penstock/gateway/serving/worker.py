@@ -61,7 +61,7 @@ def main() -> int:
 
 async def _serve(app: App, listener: int) -> None:
     loop = asyncio.get_running_loop()
-    callers = CallerServer(app.handle)
+    callers = CallerServer(app.handle, app.config.listen.keep_alive_s)
     listening = await loop.create_server(
         callers,
         sock=socket.socket(fileno=listener),
