@@ -40,7 +40,7 @@ def test_unsupported_flags_have_their_own_list() -> None:
     assert "--help-unbuilt" in help_text(PROFILE, "aiperf")
 
 
-@pytest.mark.parametrize("command", [None, *(command.name for command in COMMANDS if command.name != "version")])
+@pytest.mark.parametrize("command", [None, *(command.name for command in COMMANDS)])
 def test_every_help_fits_eighty_columns(
     command: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -97,7 +97,7 @@ def test_user_errors_exit_with_2_and_one_sentence(words: tuple[str, ...], senten
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", [command.name for command in COMMANDS if command.name != "version"])
+@pytest.mark.parametrize("command", [command.name for command in COMMANDS])
 def test_messages_use_the_name_the_program_was_called_by(command: str) -> None:
     """Users who run `aiperf` must not see `penstock` commands."""
     argument = "mystery" if command == "completion" else "--no-such-option"
@@ -204,9 +204,9 @@ def test_help_imports_nothing_heavy() -> None:
 
 def test_interrupt_before_a_run_exits_with_130() -> None:
     code = (
-        "import os, signal, sys; import penstock.cli.main as m, penstock.cli.version as v; "
-        "v.run = lambda given: os.kill(os.getpid(), signal.SIGINT) or 0; "
-        "sys.exit(m.main(['version']))"
+        "import os, signal, sys; import penstock.cli.main as m, penstock.cli.runs as r; "
+        "r.run = lambda given: os.kill(os.getpid(), signal.SIGINT) or 0; "
+        "sys.exit(m.main(['runs']))"
     )
     env = {**os.environ, "PYTHONPATH": SOURCE}
     restore = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # noqa: E731

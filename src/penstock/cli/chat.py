@@ -23,22 +23,11 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMAND_LINE", "run"]
 
-_SHARED = (
-    "--endpoint-type",
-    "--custom-endpoint",
-    "--api-key",
-    "--api-key-file",
-    "--api-key-env",
-    "--header",
-    "--extra-inputs",
-    "--request-timeout-seconds",
-    "--insecure",
-    "--proxy",
-    "--trust-env",
-    "--follow-cross-origin-redirects",
-    "--system-prompt",
-    "--system-prompt-file",
-)
+_SHARED = """
+--endpoint-type --custom-endpoint --api-key --api-key-file --api-key-env --header --extra-inputs
+--request-timeout-seconds --insecure --proxy --trust-env --follow-cross-origin-redirects --system-prompt
+--system-prompt-file
+"""
 """Flags with the same meaning as in `profile`."""
 _OWN = read_flags("""
 --model-names, --model, -m NAME | list models comma_separated
@@ -54,7 +43,7 @@ _OWN = read_flags("""
 
 
 def _shared_flags() -> tuple[Flag, ...]:
-    rows = (SPELLINGS[name] for name in _SHARED)
+    rows = (SPELLINGS[name] for name in _SHARED.split())
     return tuple(row for row in rows if isinstance(row, Flag))
 
 

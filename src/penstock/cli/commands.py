@@ -38,7 +38,6 @@ COMMANDS = (
     Command("chat", "talk to a model, with the times of each reply"),
     Command("mock", "serve a mock model with exactly known timing"),
     Command("completion", "print a completion script for bash, zsh or fish"),
-    Command("version", "print the version"),
 )
 
 AIPERF_COMMANDS = (

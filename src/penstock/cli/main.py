@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from penstock import __version__
 from penstock.cli import interrupts
 from penstock.cli.commands import AIPERF_COMMANDS, COMMANDS
 from penstock.cli.exit_status import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PIPE, EXIT_USER
@@ -61,7 +62,8 @@ def _dispatch(words: list[str], program: str) -> int:
     if command in ("--help", "-h", "help"):
         return _help(rest, program)
     if command == "--version":
-        command = "version"
+        sys.stdout.write(f"{__version__}\n")
+        return 0
     if command in _COMMANDS:
         return _run(command, rest, program)
     if command in AIPERF_COMMANDS:

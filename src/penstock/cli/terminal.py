@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Container, Sequence
 from typing import IO, Any
 
@@ -63,13 +64,10 @@ def aligned(rows: Sequence[Sequence[str]], left: Container[int] = ()) -> list[st
 
 def wrap(text: str, width: int, indent: int) -> list[str]:
     """Break a text into indented lines. A word longer than a line gets its own line."""
-    lines: list[str] = []
-    for word in text.split():
-        if lines and len(lines[-1]) + 1 + len(word) <= width:
-            lines[-1] += f" {word}"
-        else:
-            lines.append(" " * indent + word)
-    return lines
+    margin = " " * indent
+    return textwrap.wrap(
+        text, width, initial_indent=margin, subsequent_indent=margin, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def fit(text: str, width: int | None = None) -> str:

@@ -1,13 +1,14 @@
 """`GET /metrics`: what the server did, in the Prometheus text format and with vLLM's names.
 
 Finished requests are counted when they end, and requests in progress are added when the page is rendered. All times are
-those of the request log. Durations are counted in batches, because a search of the bucket for each one costs more.
+those of the request log.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ LATENCY_BOUNDS = (
     *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0),
     *(960.0, 1920.0, 7680.0),
 )
-PENDING_REQUESTS = 4096
-"""Requests after which the pending durations are counted."""
 FAILURES = frozenset(("error", "empty", "html", "stream_error", "failed"))
 """The faults after which a request counts as failed, even if its reply was written in full."""
 
@@ -39,39 +38,30 @@ FAILURES = frozenset(("error", "empty", "html", "stream_error", "failed"))
 class Histogram:
     """Counts of durations in nanoseconds."""
 
-    __slots__ = ("_bounds_ns", "bounds", "count", "counts", "pending", "total")
-
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
-        self.counts = [0] * len(bounds)
-        """The number of durations up to each bound."""
-        self.count = 0
-        self.total = 0
         self._bounds_ns = [round(bound * 1e9) for bound in bounds]
-        self.pending: list[int] = []
-        """Durations that are not counted yet."""
+        self._counts = [0] * (len(bounds) + 1)
+        """The number of durations between each two bounds, and above the last."""
+        self.total = 0
 
-    def with_more(self, durations: Iterable[int] = ()) -> Histogram:
-        """Return a copy with these durations added."""
-        self.count_pending()
+    def add(self, ns: int, count: int = 1) -> None:
+        self._counts[bisect_left(self._bounds_ns, ns)] += count
+        self.total += ns * count
+
+    def copy(self) -> Histogram:
         other = Histogram(self.bounds)
-        other.counts, other.count, other.total = self.counts.copy(), self.count, self.total
-        other.pending.extend(durations)
-        other.count_pending()
+        other._counts, other.total = self._counts.copy(), self.total
         return other
 
-    def add_zeros(self, count: int) -> None:
-        self.counts = [total + count for total in self.counts]
-        self.count += count
+    @property
+    def count(self) -> int:
+        return sum(self._counts)
 
-    def count_pending(self) -> None:
-        pending = self.pending
-        pending.sort()
-        for i, bound in enumerate(self._bounds_ns):
-            self.counts[i] += bisect_right(pending, bound)
-        self.count += len(pending)
-        self.total += sum(pending)
-        pending.clear()
+    @property
+    def cumulative(self) -> list[int]:
+        """The number of durations up to each bound, and in all."""
+        return list(accumulate(self._counts))
 
 
 class ServerMetrics:
@@ -82,27 +72,21 @@ class ServerMetrics:
         self.latency = Histogram(LATENCY_BOUNDS)
         self.queue_time = Histogram(LATENCY_BOUNDS)
         """Requests that did not wait are added when the page is rendered."""
-        self._pending = 0
 
     def add(self, request: MockRequest, planned: PlannedReply, end: str) -> None:
         """Count a request that has ended."""
         if request.first_write_ns is not None:
             self.prompt_tokens += planned.request.prompt_tokens
-            self.ttft.pending.append(request.first_write_ns - request.arrived_ns)
+            self.ttft.add(request.first_write_ns - request.arrived_ns)
         if end == "complete" and (request.fault is None or FAILURES.isdisjoint(request.fault.split("+"))):
             self.finished["length" if planned.finish_reason == "length" else "stop"] += 1
-            self.latency.pending.append(request.ended_ns - request.arrived_ns)
+            self.latency.add(request.ended_ns - request.arrived_ns)
             if request.queue_ns:
-                self.queue_time.pending.append(request.queue_ns)
+                self.queue_time.add(request.queue_ns)
             if not planned.tokens:  # embeddings
                 self.prompt_tokens += planned.request.prompt_tokens
         else:
             self.finished["abort" if end == "aborted" else "error"] += 1
-        self._pending += 1
-        if self._pending == PENDING_REQUESTS:
-            self._pending = 0
-            for histogram in (self.ttft, self.latency, self.queue_time):
-                histogram.count_pending()
 
     def render(self, server: Server) -> bytes:
         in_progress = list(server.requests_in_progress())
@@ -136,13 +120,15 @@ class ServerMetrics:
         page.add("counter", "generation_tokens_total", "Tokens written.", generated)
 
     def _add_times(self, page: Page, in_progress: list[InProgress]) -> None:
-        started = [(request.first_write_ns, request.arrived_ns) for request, _ in in_progress]
-        ttft = self.ttft.with_more(first - arrived for first, arrived in started if first is not None)
+        ttft = self.ttft.copy()
+        for request, _ in in_progress:
+            if request.first_write_ns is not None:
+                ttft.add(request.first_write_ns - request.arrived_ns)
         page.add_histogram("time_to_first_token_seconds", "Time from arrival to the first token's write.", ttft)
-        latency = self.latency.with_more()
+        latency = self.latency
         page.add_histogram("e2e_request_latency_seconds", "Time from arrival to the end of the reply.", latency)
-        queue_time = self.queue_time.with_more()
-        queue_time.add_zeros(latency.count - queue_time.count)
+        queue_time = self.queue_time.copy()
+        queue_time.add(0, latency.count - queue_time.count)
         page.add_histogram("request_queue_time_seconds", "Time from arrival to a free slot.", queue_time)
 
 
@@ -180,11 +166,11 @@ class Page:
         return "".join(line + "\n" for line in self._lines).encode()
 
     def _histogram_samples(self, histogram: Histogram) -> Iterator[str]:
-        for bound, count in zip(histogram.bounds, histogram.counts, strict=True):
+        cumulative = histogram.cumulative
+        for bound, count in zip((*histogram.bounds, "+Inf"), cumulative, strict=True):
             yield f'_bucket{{{self._labels},le="{bound}"}} {count}'
-        yield f'_bucket{{{self._labels},le="+Inf"}} {histogram.count}'
         yield f"_sum{{{self._labels}}} {histogram.total / 1e9}"
-        yield f"_count{{{self._labels}}} {histogram.count}"
+        yield f"_count{{{self._labels}}} {cumulative[-1]}"
 
     def _add_family(self, kind: str, name: str, meaning: str, samples: Iterable[str]) -> None:
         self._lines += [f"# HELP vllm:{name} {meaning}", f"# TYPE vllm:{name} {kind}"]

@@ -10,7 +10,6 @@ import numpy as np
 
 from penstock.metrics.batch import Batch, CountColumns, MeasureTable
 from penstock.metrics.metric import Measures, MetricGroup, TokenCounts, read_metrics
-from penstock.metrics.reply_values import choice_count
 from penstock.records.record import Record
 
 __all__ = ["GROUP", "measure_reader"]
@@ -55,7 +54,8 @@ def measure_reader(record: Record, counts: TokenCounts, measures: Measures, toke
     if len(stamps) < 2 or stamps[-1] <= stamps[0] or record.failure is not None or record.cancelled:
         return
     pieces = sum(record.pieces)
-    tokens_per_piece = (counts.total or pieces) / choice_count(record) / pieces
+    choices = max(1, len(record.outputs), len(record.reasonings))  # a server generates them in parallel
+    tokens_per_piece = (counts.total or pieces) / choices / pieces
     interval = 1e9 / tokens_per_second
     inexact = set(record.coalesced)
     met = total = 0.0
