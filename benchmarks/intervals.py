@@ -20,6 +20,7 @@ from penstock.metrics.phase_stats import PhaseStats
 from penstock.metrics.request_series import intervals
 from penstock.metrics.steady_state import steady_state, steady_window
 from penstock.records.record import Record
+from penstock.scratch import Scratch
 
 _MS = 1_000_000
 _LIMIT_S = 10.0
@@ -67,8 +68,8 @@ def main(count: int = 1_000_000) -> bool:
     part = min(count, 50_000)
     records = _records(part)
     counts = TokenCounts(input=10, output=3)
-    with tempfile.TemporaryDirectory() as folder:
-        stats = PhaseStats(folder, "profiling", with_series=True)
+    with Scratch(tempfile.gettempdir()) as scratch:
+        stats = PhaseStats(scratch, with_series=True)
         begin = time.process_time()
         for round_ in range(count // part):
             shift = round_ * part * 100_000

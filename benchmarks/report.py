@@ -21,6 +21,7 @@ from penstock.reports.artifacts import Artifacts
 from penstock.reports.report_html import ReportHtml
 from penstock.reports.sink import ReportContext
 from penstock.runs.summarise import summarise
+from penstock.scratch import Scratch
 
 _CHUNKS = 100
 _LIMITS_S = {1_000: 0.3, 100_000: 3.0, 1_000_000: 30.0}
@@ -47,8 +48,8 @@ def _report(folder: str, copies: int) -> _Page:
     counts = TokenCounts(input=10, output=_CHUNKS, head=1)
     records = list(log.records())
     length = max(record.end for record in records) - min(record.start for record in records)
-    with tempfile.TemporaryDirectory() as scratch, BodyReader(log) as bodies:
-        path = os.path.join(scratch, "report.html")
+    with tempfile.TemporaryDirectory() as output, Scratch(output) as scratch, BodyReader(log) as bodies:
+        path = os.path.join(output, "report.html")
         sink = ReportHtml(ReportContext(log, bodies, log.header, Artifacts.of(folder, log.header), scratch), path)
         for phase in log.covered_phases:
             sink.begin(phase)

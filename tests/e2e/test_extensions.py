@@ -44,7 +44,7 @@ class ReplyLengths(Sink):
         with replacing(self.path) as file:
             file.write("".join(self.lines).encode())
 """,
-    "reports/registry.py",
+    "reports/sink_table.py",
     'SinkEntry("summary_csv",',
     'SinkEntry("reply_lengths", "{export}_lengths.txt", "penstock.reports.reply_lengths:ReplyLengths"),',
 )

@@ -19,6 +19,7 @@ from penstock.wire.arrival_bounds import ArrivalBounds
 from penstock.wire.exchange import Exchange
 from support.chat_streams import DONE, ROLE, STOP, delta, event
 from support.records import make_record, measured
+from support.scratch import SCRATCH
 
 CHAT = endpoint("chat")
 US = 1_000
@@ -163,7 +164,7 @@ def headline(records: list[Record], counts: list[TokenCounts]) -> dict[str, np.n
 def test_no_true_figure_is_outside_its_bounds(runs, tmp_path):
     inexact = 0
     for seed, (recorded, true, counts) in enumerate(simulated_runs(runs)):
-        bounds = RequestBounds(str(tmp_path / "run"))
+        bounds = RequestBounds(SCRATCH)
         bounds.add(*measured(recorded, counts))
         observed, truth = headline(recorded, counts), headline(true, counts)
         uncertain = set(bounds.tags())

@@ -3,17 +3,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.metrics import concurrency as concurrency_module
 from penstock.metrics.concurrency import count_levels
 from penstock.metrics.statistics import Column
+from support.scratch import SCRATCH
 
 
-def levels_of(spans, folder="/nowhere"):
-    starts, ends = Column(f"{folder}/starts"), Column(f"{folder}/ends")
+def levels_of(spans, **limits):
+    starts, ends = Column(SCRATCH), Column(SCRATCH)
     for start, end in spans:
         starts.append(start)
         ends.append(end)
-    return count_levels(starts, ends)
+    return count_levels(starts, ends, SCRATCH, **limits)
 
 
 def concurrency(spans):
@@ -51,15 +51,10 @@ def test_result_equals_counting_every_nanosecond(spans):
 
 
 @pytest.mark.parametrize("window", [None, (0, 500), (137, 138), (250, 2000)])
-def test_events_in_a_file_give_the_same_result_and_are_removed(tmp_path, monkeypatch, window):
+def test_events_in_a_file_give_the_same_result(window):
     spans = [(17 * n % 900, 17 * n % 900 + 1 + n % 70) for n in range(60)]
     whole = levels_of(spans)
-    monkeypatch.setattr(concurrency_module, "_IN_MEMORY", 10)
-    monkeypatch.setattr(concurrency_module, "_CHUNK", 7)
-    parts = levels_of(spans, tmp_path)
+    parts = levels_of(spans, in_memory=10, chunk=7)
     assert parts.statistics("requests", window) == whole.statistics("requests", window)
     for one, other in zip(parts.busy(), whole.busy(), strict=True):
         assert one.tolist() == other.tolist()
-    assert list(tmp_path.iterdir())
-    parts.close()
-    assert not list(tmp_path.iterdir())

@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.metrics import statistics
-from penstock.metrics.statistics import PERCENTILES, Column, Stats, nearest_ranks
+from penstock.metrics.statistics import PERCENTILES, Column, ColumnLimits, Stats, nearest_ranks
+from support.scratch import SCRATCH
 
 numbers = st.floats(min_value=-1e9, max_value=1e12, allow_nan=False, width=64)
 
 
-def filled(path, values):
-    column = Column(str(path))
+def filled(values):
+    column = Column(SCRATCH)
     column.extend(np.array(values, dtype=np.float64))
     return column
 
@@ -34,50 +34,40 @@ def check(stats: Stats, values):
 
 
 @given(st.lists(numbers, min_size=1, max_size=300))
-def test_statistics_match_numpy(tmp_path_factory, values):
-    check(filled(tmp_path_factory.getbasetemp() / "never-written", values).statistics("ms"), values)
+def test_statistics_match_numpy(values):
+    check(filled(values).statistics("ms"), values)
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(numbers, min_size=1, max_size=300))
-def test_column_in_a_file_gives_the_same_statistics(tmp_path_factory, values):
-    path = tmp_path_factory.mktemp("columns") / "c.f64"
-    column = Column(str(path))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(statistics, "_IN_MEMORY", 7)
-        patch.setattr(statistics, "_CHUNK", 16)
-        for value in values:
-            column.append(value)
-        assert path.exists() == (len(values) >= 7)
-        assert len(column) == len(values)
-        check(column.statistics("ms"), values)
+def test_column_in_a_file_gives_the_same_statistics(values):
+    column = Column(SCRATCH, ColumnLimits(in_memory=7, chunk=16))
+    for value in values:
+        column.append(value)
+    assert len(column) == len(values)
+    check(column.statistics("ms"), values)
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(numbers | st.sampled_from([0.0, 1.0, 20.0]), min_size=1, max_size=300))
-def test_percentiles_of_a_column_that_is_too_large_to_copy_are_exact(tmp_path_factory, values):
-    column = Column(str(tmp_path_factory.mktemp("columns") / "c.f64"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(statistics, "_IN_MEMORY", 7)
-        patch.setattr(statistics, "_CHUNK", 64)
-        patch.setattr(statistics, "_PART", 16)
-        patch.setattr(statistics, "_SORTED", 0)
-        for value in values:
-            column.append(value)
-        check(column.statistics("ms"), values)
-        ranks = range(0, len(values), 7)
-        assert column.at_ranks(ranks) == {rank: sorted(values)[rank] for rank in ranks}
+def test_percentiles_of_a_column_that_is_too_large_to_copy_are_exact(values):
+    column = Column(SCRATCH, ColumnLimits(in_memory=7, chunk=64, counted=16, copied=0))
+    for value in values:
+        column.append(value)
+    check(column.statistics("ms"), values)
+    ranks = range(0, len(values), 7)
+    assert column.at_ranks(ranks) == {rank: sorted(values)[rank] for rank in ranks}
 
 
 def test_equal_values_have_zero_deviation(tmp_path):
-    stats = filled(tmp_path / "c", [0.1] * 1000).statistics("ms")
+    stats = filled([0.1] * 1000).statistics("ms")
     assert stats.avg == stats.p50 == stats.min == stats.max == 0.1
     assert stats.std == pytest.approx(0, abs=1e-15)
 
 
 def test_failures_count_as_infinitely_slow(tmp_path):
     """Five successes and five failures: the p50 is the slowest success."""
-    stats = filled(tmp_path / "c", [45.5, 40.2, 40.4, 43.4, 41.0]).with_failures("ms", 5)
+    stats = filled([45.5, 40.2, 40.4, 43.4, 41.0]).with_failures("ms", 5)
     assert stats == Stats("ms", p1=40.2, p5=40.2, p10=40.4, p25=41.0, p50=45.5, min=40.2, count=10)
 
 

@@ -6,10 +6,11 @@ from tests.support.records import MS, make_record, with_values
 
 from penstock.metrics.request_series import SeriesRecorder
 from penstock.metrics.steady_state import is_overloaded, mser5, steady_state, steady_window
+from support.scratch import SCRATCH
 
 
 def table(path, starts_ms, latencies_ms, workers=None):
-    recorder = SeriesRecorder(str(path / "phase"))
+    recorder = SeriesRecorder(SCRATCH)
     for i, (start, latency) in enumerate(zip(starts_ms, latencies_ms, strict=True)):
         begin, end = int(start * MS), int((start + latency) * MS)
         record = make_record(

@@ -12,6 +12,7 @@ from penstock.metrics.phase_stats import PhaseStats
 from penstock.metrics.step_grid import StepGrid
 from penstock.records.record import Failure
 from support.records import MS, make_record
+from support.scratch import SCRATCH
 
 # Request A: start 0, content at 100, 200 and 300 ms, end 320 ms; 50 input and 5 output tokens. Its second and third piece
 # hold 2 tokens each. Request B: start 150, content at 250 and 350 ms, end 350 ms; 20 input and 3 output tokens. A failed
@@ -47,7 +48,7 @@ REQUESTS = [
 
 
 def phase_metrics(tmp_path, requests):
-    phase = PhaseStats(str(tmp_path), "profiling")
+    phase = PhaseStats(SCRATCH)
     for added, counts in requests:
         phase.add(added, measure(added, counts))
     return phase.metrics()

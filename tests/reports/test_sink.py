@@ -1,11 +1,11 @@
-"""A new artifact is a file with a sink and a line in the registry."""
+"""A new artifact is a file with a sink and a line in the sink_table."""
 
 import json
 import os
 
 import pytest
 
-from penstock.reports import registry
+from penstock.reports import sink_table
 from penstock.reports.artifacts import Artifacts
 from support.records import make_record
 from support.runs import PROFILING, WARMUP, make_header, report_run
@@ -41,8 +41,8 @@ class RecordCounts(Sink):
 def record_counts(tmp_path, monkeypatch):
     (tmp_path / "record_counts.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
-    entry = registry.SinkEntry("record_counts", "{export}_counts.json", "record_counts:RecordCounts")
-    monkeypatch.setattr(registry, "SINKS", (entry, *registry.SINKS))
+    entry = sink_table.SinkEntry("record_counts", "{export}_counts.json", "record_counts:RecordCounts")
+    monkeypatch.setattr(sink_table, "SINKS", (entry, *sink_table.SINKS))
 
 
 @pytest.mark.usefixtures("record_counts")
@@ -59,7 +59,7 @@ def test_file_of_a_new_sink_is_removed_with_those_of_an_earlier_run():
 
 
 def test_json_summary_is_finished_last():
-    assert registry.SINKS[-1].name == "summary_json"
+    assert sink_table.SINKS[-1].name == "summary_json"
 
 
 def test_every_file_of_a_run_may_be_written_at_any_export_level():

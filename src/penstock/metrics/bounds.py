@@ -24,6 +24,7 @@ from penstock.metrics.batch import Batch, MeasureTable, Selection
 from penstock.metrics.metric import Measures
 from penstock.metrics.statistics import Column, Values
 from penstock.records.record import Record
+from penstock.scratch import Scratch
 
 __all__ = [
     "HEADLINE",
@@ -170,9 +171,8 @@ def _add_decode(
 class RequestBounds:
     """The bounds of all requests of a phase: three numbers for each value that is not exactly known."""
 
-    def __init__(self, prefix: str) -> None:
-        """Large columns go to files whose names start with `prefix`."""
-        self._columns = {tag: _BoundsColumns(f"{prefix}-{tag}-bounds") for tag in HEADLINE}
+    def __init__(self, scratch: Scratch) -> None:
+        self._columns = {tag: _BoundsColumns(scratch) for tag in HEADLINE}
 
     def add(self, batch: Batch, table: MeasureTable) -> None:
         for tag, (where, low, high) in batch_bounds(batch, table).items():
@@ -197,10 +197,10 @@ class RequestBounds:
 class _BoundsColumns:
     """The uncertain values of one metric and their bounds, and the bounds of requests without a value."""
 
-    def __init__(self, prefix: str) -> None:
-        self.uncertain = Column(f"{prefix}-value.f64")
-        self.bounds = Column(f"{prefix}-low.f64"), Column(f"{prefix}-high.f64")
-        self.extra = Column(f"{prefix}-extra-low.f64"), Column(f"{prefix}-extra-high.f64")
+    def __init__(self, scratch: Scratch) -> None:
+        self.uncertain = Column(scratch)
+        self.bounds = Column(scratch), Column(scratch)
+        self.extra = Column(scratch), Column(scratch)
 
     def __len__(self) -> int:
         return len(self.uncertain) + len(self.extra[0])

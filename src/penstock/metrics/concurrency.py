@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.metrics.statistics import Column, Stats, weighted_statistics
+from penstock.scratch import Scratch
 
 __all__ = ["Levels", "Window", "count_levels"]
 
@@ -22,22 +22,16 @@ Window = tuple[int, int]
 class Levels:
     """How many intervals overlap over time. The events are read in chunks, so that a large file of them takes little memory."""
 
-    def __init__(self, events: NDArray[np.int64], path: str = "") -> None:
+    def __init__(self, events: NDArray[np.int64], chunk: int = _CHUNK) -> None:
         """`events` are the starts and ends of the intervals in order: the time shifted left by one bit, plus 1 for a start.
-        `path` is the file that they are mapped from, which is removed with this object."""
+        `chunk` is how many are read at a time."""
         self._events = events
-        self._path = path
-
-    def close(self) -> None:
-        if self._path:
-            del self._events
-            os.remove(self._path)
-            self._path = ""
+        self._chunk = chunk
 
     def _chunks(self, first: int, last: int, level: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """Yield the times of the events from `first` to `last`, and the number of intervals after each of them."""
-        for begin in range(first, last, _CHUNK):
-            part = np.array(self._events[begin : min(begin + _CHUNK, last)])
+        for begin in range(first, last, self._chunk):
+            part = np.array(self._events[begin : min(begin + self._chunk, last)])
             counts = ((part & 1) * 2 - 1).cumsum()
             counts += level
             level = int(counts[-1])
@@ -65,7 +59,8 @@ class Levels:
 
     def _level(self, last: int) -> int:
         """Return the number of intervals after the first `last` events."""
-        starts = sum(int((self._events[at : min(at + _CHUNK, last)] & 1).sum()) for at in range(0, last, _CHUNK))
+        step = self._chunk
+        starts = sum(int((self._events[at : min(at + step, last)] & 1).sum()) for at in range(0, last, step))
         return 2 * starts - last
 
     def busy(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -93,15 +88,14 @@ def _added(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64
     return a
 
 
-def count_levels(starts: Column, ends: Column) -> Levels:
-    """Count the overlapping intervals over time. Many events go to a file, whose pages the kernel can evict."""
+def count_levels(
+    starts: Column, ends: Column, scratch: Scratch, in_memory: int = _IN_MEMORY, chunk: int = _CHUNK
+) -> Levels:
+    """Count the overlapping intervals over time. If there are more events than `in_memory`, they go to a file, whose pages the
+    kernel can evict."""
     total = len(starts) + len(ends)
-    path = ""
-    if total > _IN_MEMORY:
-        path = f"{starts.path}-events-{os.getpid()}"
-        events: NDArray[np.int64] = np.memmap(path, dtype=np.int64, mode="w+", shape=(total,))
-    else:
-        events = np.empty(total, dtype=np.int64)
+    memory = scratch.allocate(8 * total) if total > in_memory else bytearray(8 * total)
+    events = np.frombuffer(memory, dtype=np.int64)
     at = 0
     for column, bit in ((starts, 1), (ends, 0)):
         for values in column.chunks():
@@ -109,4 +103,4 @@ def count_levels(starts: Column, ends: Column) -> Levels:
             at += len(values)
     # In order of time, and an end before a start at the same time.
     events.sort()
-    return Levels(events, path)
+    return Levels(events, chunk)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -24,6 +23,7 @@ from penstock.metrics.request_series import SeriesRecorder, SeriesTable
 from penstock.metrics.statistics import Column, Stats
 from penstock.metrics.timeline import Timeline
 from penstock.records.record import ErrorOwner, Failure, Record
+from penstock.scratch import Scratch
 
 __all__ = ["ErrorGroup", "PhaseStats", "count_by_owner"]
 
@@ -68,33 +68,28 @@ class PhaseStats:
 
     def __init__(
         self,
-        folder: str,
-        name: str,
+        scratch: Scratch,
         *,
         scheduled: bool = False,
         objectives: tuple[Objective, ...] = (),
         with_timeline: bool = True,
         with_series: bool = False,
     ) -> None:
-        """Large columns go to files in `folder` whose names start with `name`.
-
-        `scheduled` is true if requests had recorded send times. Requests that meet all `objectives` are counted.
+        """`scheduled` is true if requests had recorded send times. Requests that meet all `objectives` are counted.
         Without a time line there are no metrics over time. The series are those of confidence intervals.
         """
         self._scheduled = scheduled
         self._objectives = objectives
         self._good = 0
-        prefix = os.path.join(folder, name)
-        self._prefix = prefix
+        self._scratch = scratch
         self._columns: dict[str, Column] = {}
-        self._starts = Column(f"{prefix}-starts.f64")
-        self._ends = Column(f"{prefix}-ends.f64")
+        self._starts, self._ends = Column(scratch), Column(scratch)
         self._groups: dict[_GroupKey, _Group] = {}
         self.span: Window | None = None
         """First start and last end of all requests, including failed and cancelled ones."""
-        self._bounds = RequestBounds(prefix)
-        self._timeline = Timeline(prefix) if with_timeline else None
-        self._series = SeriesRecorder(prefix) if with_series else None
+        self._bounds = RequestBounds(scratch)
+        self._timeline = Timeline(scratch) if with_timeline else None
+        self._series = SeriesRecorder(scratch) if with_series else None
         self._context_overflows = 0
         self._streamed = 0
         self._single_stamp_replies = 0
@@ -180,7 +175,7 @@ class PhaseStats:
     def _column(self, tag: str) -> Column:
         column = self._columns.get(tag)
         if column is None:
-            column = self._columns[tag] = Column(f"{self._prefix}-{tag}.f64")
+            column = self._columns[tag] = Column(self._scratch)
         return column
 
     def _cover(self, first: int, last: int) -> None:
@@ -266,9 +261,8 @@ class PhaseStats:
         """Return the metrics of requests and tokens over time, for each of these parts of the phase's time."""
         if self.span is None or self._timeline is None:
             return [{} for _ in windows]
-        levels = count_levels(self._starts, self._ends)
+        levels = count_levels(self._starts, self._ends, self._scratch)
         found = [levels.statistics("requests", window) for window in windows]
-        levels.close()
         return [
             stats if concurrency is None else {"effective_concurrency": concurrency, **stats}
             for concurrency, stats in zip(found, self._timeline.over(windows, self.span), strict=True)

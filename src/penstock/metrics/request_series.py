@@ -18,6 +18,7 @@ from penstock.metrics.intervals import (
     share_interval,
 )
 from penstock.metrics.statistics import Column, Stats, Values
+from penstock.scratch import Scratch
 
 __all__ = ["PERCENTS", "Intervals", "SeriesRecorder", "SeriesTable", "figures", "intervals"]
 
@@ -37,9 +38,8 @@ Intervals = dict[str, dict[str, FigureInterval]]
 class SeriesRecorder:
     """Takes the requests of a phase in any order."""
 
-    def __init__(self, prefix: str) -> None:
-        """`prefix` starts the paths of the files for large columns."""
-        self._columns = {name: Column(f"{prefix}-series-{name}.f64") for name in _NAMES}
+    def __init__(self, scratch: Scratch) -> None:
+        self._columns = {name: Column(scratch) for name in _NAMES}
         self._count = 0
 
     def add(self, batch: Batch, table: MeasureTable, good: Selection | None) -> None:

@@ -1,13 +1,12 @@
 """Metrics of the requests that started in each slice of a phase's time (`--slice-duration`).
 
-The first slice begins with the first start, which is known only after the last record. Until then, requests are kept in files
-by the interval of their start, on a grid from the run's epoch with the length of a slice: a slice overlaps two of them. At the
-end, one slice after the other is computed, so memory does not grow with the number of requests.
+The first slice begins with the first start, which is known only after the last record. Until then, requests are kept in a
+scratch file by the interval of their start, on a grid from the run's epoch with the length of a slice: a slice overlaps two of
+them. At the end, one slice after the other is computed, so memory does not grow with the number of requests.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
@@ -20,6 +19,7 @@ from penstock.metrics.metric import Measures
 from penstock.metrics.phase_stats import PhaseStats
 from penstock.metrics.statistics import Stats
 from penstock.records.record import Record
+from penstock.scratch import Scratch, Spool
 
 __all__ = ["Slice", "SliceBuilder"]
 
@@ -43,14 +43,14 @@ class _Stored(msgspec.Struct, array_like=True):
 
 
 class SliceBuilder:
-    def __init__(self, folder: str, length_s: float, make_stats: Callable[[str], PhaseStats]) -> None:
-        """`folder` holds temporary files. `make_stats` returns the empty statistics of a slice with this name."""
-        self._folders = [folder]
+    def __init__(self, scratch: Scratch, length_s: float, make_stats: Callable[[], PhaseStats]) -> None:
+        """`make_stats` returns the empty statistics of a slice."""
+        self._scratch = scratch
         self._length = round(length_s * 1e9)
         self._make_stats = make_stats
         self._buffers: dict[int, bytearray] = {}
         self._buffered = 0
-        self._intervals: set[int] = set()
+        self._intervals: dict[int, Spool] = {}
 
     def add(self, record: Record, measures: Measures) -> None:
         without_texts = msgspec.structs.replace(
@@ -91,7 +91,7 @@ class SliceBuilder:
                     by_slice.setdefault((record.start - begin) // self._length, []).append((record, measures))
                 for number, requests in by_slice.items():
                     if number not in open_slices:
-                        open_slices[number] = self._make_stats(f"slice-{number}")
+                        open_slices[number] = self._make_stats()
                     records, rows = zip(*requests, strict=True)
                     open_slices[number].add_batch(Batch(records), MeasureTable.of(rows))
             complete = ((interval + 1) * self._length - begin) // self._length
@@ -100,28 +100,26 @@ class SliceBuilder:
         yield from sorted(open_slices.items())
 
     def merge(self, other: SliceBuilder) -> None:
-        other._write()
-        self._folders += other._folders
-        self._intervals |= other._intervals
+        self._write()
+        for interval, spool in other._intervals.items():
+            self._spool(interval).merge(spool)
+        for interval, buffer in other._buffers.items():
+            self._spool(interval).write(buffer)
+
+    def _spool(self, interval: int) -> Spool:
+        return self._intervals.setdefault(interval, Spool(self._scratch))
 
     def _write(self) -> None:
         for interval, buffer in self._buffers.items():
-            with open(_path(self._folders[0], interval), "ab") as file:
-                file.write(buffer)
-        self._intervals.update(self._buffers)
+            self._spool(interval).write(buffer)
         self._buffers, self._buffered = {}, 0
 
     def _read(self, interval: int) -> Iterator[tuple[Record, Measures]]:
         decode = msgspec.msgpack.Decoder(_Stored).decode
-        for path in (_path(folder, interval) for folder in self._folders):
-            if not os.path.exists(path):
-                continue
-            with open(path, "rb", buffering=1 << 20) as file:
-                while size := file.read(4):
-                    stored = decode(file.read(int.from_bytes(size, "little")))
-                    yield stored.record, Measures(stored.values, {t: np.frombuffer(v) for t, v in stored.lists.items()})
-            os.remove(path)
-
-
-def _path(folder: str, interval: int) -> str:
-    return os.path.join(folder, f"slice-records-{interval}")
+        data = self._intervals[interval].mapped()
+        at = 0
+        while at < len(data):
+            begin = at + 4
+            at = begin + int.from_bytes(data[at:begin], "little")
+            stored = decode(data[begin:at])
+            yield stored.record, Measures(stored.values, {t: np.frombuffer(v) for t, v in stored.lists.items()})

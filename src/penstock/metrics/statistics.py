@@ -1,8 +1,8 @@
 """Statistics of columns of any size, in bounded memory.
 
-A column keeps up to 4,096 values in memory and more than that in a file. Percentiles are exact. Those of a small column come
-from a copy of it; those of more than four million values are found bit by bit, in passes over the file: 100 million gaps use
-disk, not memory.
+A column keeps up to 4,096 values in memory and more than that in a scratch file. Percentiles are exact. Those of a small
+column come from a copy of it; those of more than four million values are found bit by bit, in passes over the file: 100
+million gaps use disk, not memory.
 """
 
 from __future__ import annotations
@@ -16,17 +16,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.files import append_file
+from penstock.scratch import Scratch, Spool
 
-__all__ = ["PERCENTILES", "Column", "Stats", "Values", "nearest_ranks", "weighted_statistics"]
+__all__ = ["PERCENTILES", "Column", "ColumnLimits", "Stats", "Values", "nearest_ranks", "weighted_statistics"]
 
 PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
-_IN_MEMORY = 4_096
-"""Values of a column before it goes to a file. A report has about a hundred columns."""
-_CHUNK = 1 << 20
-_PART = 1 << 18
-_SORTED = 1 << 22
-"""Values of a column that are copied to find its percentiles, 32 MB."""
 _SIGN = 1 << 63
 
 Values = NDArray[np.float64]
@@ -58,79 +52,73 @@ class Stats(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.min is None and self.count is None
 
 
+class ColumnLimits(NamedTuple):
+    """Numbers of values."""
+
+    in_memory: int = 4_096
+    """Values of a column before it goes to a file. A report has about a hundred columns."""
+    chunk: int = 1 << 20
+    """Values that are read at a time."""
+    counted: int = 1 << 18
+    """Values whose digits are counted at a time."""
+    copied: int = 1 << 22
+    """Values of a column that are copied to find its percentiles, 32 MB."""
+
+
+_LIMITS = ColumnLimits()
+
+
 class Column:
     """A column of numbers that is first written and then read."""
 
-    __slots__ = ("_buffer", "_files", "_path", "_spilled")
+    __slots__ = ("_buffer", "_spool", "limits")
 
-    def __init__(self, path: str) -> None:
-        """`path` is the file for values that exceed the memory limit."""
-        self._path = path
+    def __init__(self, scratch: Scratch, limits: ColumnLimits = _LIMITS) -> None:
+        """Values that exceed the memory limit go to the scratch file."""
+        self.limits = limits
+        self._spool = Spool(scratch)
         self._buffer = array("d")
-        self._spilled = 0
-        self._files: list[str] = []
-        """The files of the spilled values, in order."""
-
-    @property
-    def path(self) -> str:
-        """The file for values that exceed the memory limit."""
-        return self._path
 
     def __len__(self) -> int:
-        return self._spilled + len(self._buffer)
+        return self._spool.size // 8 + len(self._buffer)
 
     def append(self, value: float) -> None:
         buffer = self._buffer
         buffer.append(value)
-        if len(buffer) >= _IN_MEMORY:
+        if len(buffer) >= self.limits.in_memory:
             self._spill()
 
     def extend(self, values: Values) -> None:
         buffer = self._buffer
         buffer.frombytes(values.tobytes())
-        if len(buffer) >= _IN_MEMORY:
+        if len(buffer) >= self.limits.in_memory:
             self._spill()
 
     def _spill(self) -> None:
-        if not self._files:
-            self._files.append(self._path)
-        with open(self._path, "ab") as f:
-            self._buffer.tofile(f)
-        self._spilled += len(self._buffer)
+        self._spool.write(memoryview(self._buffer).cast("B"))
         self._buffer = array("d")
 
     def merge(self, other: Column) -> None:
         """Take over the values of another column. Columns that are merged in the same way keep the same order."""
-        if not other:
-            return
-        if not self and not self._files:
-            self._files, self._spilled, self._buffer = other._files, other._spilled, other._buffer
-            self._path = other._path
-            return
-        for column in (self, other):
-            if column._buffer:
-                column._spill()
-        self._files += other._files
-        self._spilled += other._spilled
+        if other._spool.size:
+            self._spill()
+            self._spool.merge(other._spool)
+        self._buffer += other._buffer
+        if len(self._buffer) >= self.limits.in_memory:
+            self._spill()
 
     def values(self) -> Values:
         """Return all values; the caller may reorder them. Add nothing after this call."""
-        if not self._spilled:
+        if not self._spool.size:
             return np.frombuffer(self._buffer, dtype=np.float64)
-        if self._buffer:
-            self._spill()
-        while len(self._files) > 1:
-            append_file(self._files[0], self._files.pop(1))
-        mapped: Values = np.memmap(self._files[0], dtype=np.float64, mode="r+")
-        return mapped
+        self._spill()
+        return self._spool.as_array(np.float64)
 
     def chunks(self) -> Iterator[Values]:
         """Yield the values in parts, which are read and not mapped: the pages of a mapped file count as memory."""
-        for path in self._files:
-            with open(path, "rb") as file:
-                while data := file.read(8 * _CHUNK):
-                    yield np.frombuffer(data)
-        if self._buffer or not self._files:
+        for chunk in self._spool.chunks(8 * self.limits.chunk):
+            yield np.frombuffer(chunk)
+        if self._buffer or not self._spool.size:
             yield np.frombuffer(self._buffer, dtype=np.float64)
 
     def copy(self) -> Values:
@@ -144,7 +132,7 @@ class Column:
     def at_ranks(self, ranks: Sequence[int]) -> dict[int, float]:
         """Return the values at these indexes in sorted order."""
         distinct = sorted(set(ranks))
-        if len(self) > _SORTED:
+        if len(self) > self.limits.copied:
             return _search_ranks(self, distinct)
         values = self.copy()
         values.partition(distinct)
@@ -225,12 +213,13 @@ class _Target(NamedTuple):
 def _search_ranks(column: Column, ranks: Sequence[int]) -> dict[int, float]:
     """Return the values at these indexes in sorted order, 16 bits of them in each of four passes over the column."""
     targets = [_Target(rank, 0, rank) for rank in ranks]
+    counted = column.limits.counted
     for shift in (48, 32, 16, 0):
         prefixes = np.unique(np.array([target.prefix for target in targets], np.uint64))
         counts = np.zeros(len(prefixes) << 16, np.int64)
         for chunk in column.chunks():
-            for first in range(0, len(chunk), _PART):
-                counts += _count_digits(_sortable(chunk[first : first + _PART]), shift, prefixes)
+            for first in range(0, len(chunk), counted):
+                counts += _count_digits(_sortable(chunk[first : first + counted]), shift, prefixes)
         cumulative = {
             int(prefix): np.cumsum(row) for prefix, row in zip(prefixes, counts.reshape(-1, 1 << 16), strict=True)
         }

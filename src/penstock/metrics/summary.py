@@ -37,6 +37,7 @@ from penstock.records.payloads import PayloadStore
 from penstock.records.record import Record
 from penstock.records.root_hash import RootHash, schedule_keys
 from penstock.records.section import Damage
+from penstock.scratch import Scratch
 from penstock.telemetry.gpu import GpuTelemetry
 from penstock.telemetry.network import NetworkLatency
 from penstock.telemetry.server_metrics import ServerMetrics
@@ -177,8 +178,7 @@ much memory together."""
 class SummaryBuilder:
     """Builds the summary. Takes every record of a run once, in any order."""
 
-    def __init__(self, log: RunLog, payloads: PayloadStore, folder: str) -> None:
-        """`folder` holds temporary files for large columns."""
+    def __init__(self, log: RunLog, payloads: PayloadStore, scratch: Scratch) -> None:
         self.damage = Damage()
         """What could not be read of the log."""
         self._log = log
@@ -186,19 +186,19 @@ class SummaryBuilder:
         self._header = header = log.header
         stats = partial(
             PhaseStats,
-            folder,
+            scratch,
             scheduled=header.settings.load.recorded is not None,
             objectives=parse_objectives(header.settings.goodput),
         )
-        self._profiling = stats("profiling", with_series=True)
+        self._profiling = stats(with_series=True)
         self._slices: SliceBuilder | None = None
         if length_s := header.settings.output.slice_s:
-            self._slices = SliceBuilder(folder, length_s, partial(stats, with_timeline=False))
-        self._warmup = PhaseStats(folder, "warmup")
+            self._slices = SliceBuilder(scratch, length_s, partial(stats, with_timeline=False))
+        self._warmup = PhaseStats(scratch)
         self._phases = [self._warmup if p.kind == "warmup" else self._profiling for p in log.phases]
         self._token_totals = TokenTotals()
         self._reply_checks = ReplyChecks(header)
-        self._root = RootHash(folder)
+        self._root = RootHash(scratch)
         self._gap_profile = GapProfileBuilder()
         self._broken_conversations = 0
         self._reuse = ReuseCounter()

@@ -16,6 +16,7 @@ from penstock.metrics.batch import Batch, MeasureTable
 from penstock.metrics.concurrency import Levels, Window, count_levels
 from penstock.metrics.statistics import Column, Stats, Values, weighted_statistics
 from penstock.metrics.step_grid import StepGrid
+from penstock.scratch import Scratch
 
 __all__ = ["Timeline"]
 
@@ -40,11 +41,9 @@ _FUNCTIONS = {
 class Timeline:
     """The successful streamed requests of a phase. `over` may be called any number of times after the last `add`."""
 
-    def __init__(self, prefix: str) -> None:
-        """`prefix` starts the paths of the files for large columns."""
-        self._starts = Column(f"{prefix}-timeline-starts.f64")
-        self._firsts = Column(f"{prefix}-timeline-firsts.f64")
-        self._ends = Column(f"{prefix}-timeline-ends.f64")
+    def __init__(self, scratch: Scratch) -> None:
+        self._scratch = scratch
+        self._starts, self._firsts, self._ends = Column(scratch), Column(scratch), Column(scratch)
         self._grid = StepGrid(len(_Function))
         self._inputs_known = self._outputs_known = self._has_gaps = False
 
@@ -116,17 +115,15 @@ class Timeline:
         bins = [_Bins(self._grid.width, window, whole) for window in windows]
         found: list[dict[str, Stats | None]] = [{} for _ in windows]
         # One after the other, because each takes 16 bytes per request.
-        prefill = self._count(found, "prefill", windows, whole, count_levels(self._starts, self._firsts))
-        decode = self._count(found, "decode", windows, whole, count_levels(self._firsts, self._ends))
+        prefill = self._count(found, "prefill", windows, whole, count_levels(self._starts, self._firsts, self._scratch))
+        decode = self._count(found, "decode", windows, whole, count_levels(self._firsts, self._ends, self._scratch))
         phases: dict[str, _Phase] = {}
         if self._inputs_known:
             phases["prefill"] = prefill
         if self._outputs_known and self._has_gaps:
             phases["decode"] = decode
         if len(phases) == 2:
-            levels = count_levels(self._starts, self._ends)
-            busy = self._busy(whole, levels)
-            levels.close()
+            busy = self._busy(whole, count_levels(self._starts, self._ends, self._scratch))
             phases["total"] = _Phase(prefill.tokens + decode.tokens, busy, None)
         for name, phase in phases.items():
             for stats, part in zip(found, bins, strict=True):
@@ -149,7 +146,6 @@ class Timeline:
         for stats, window in zip(found, windows, strict=True):
             stats[f"effective_{name}_concurrency"] = levels.statistics("requests", window)
         busy = self._busy(whole, levels)
-        levels.close()
         rate, users = _FUNCTIONS[name]
         return _Phase(self._integrals(whole, rate), busy, self._integrals(whole, users))
 

@@ -6,7 +6,6 @@ than 10 % makes every token metric depend on whose count is used, so these metri
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from functools import partial
 
@@ -22,6 +21,7 @@ from penstock.metrics.token_counting import ServerCounter
 from penstock.records.log import RunLog
 from penstock.records.read_sections import Advance, read_sections
 from penstock.records.section import Section
+from penstock.scratch import Scratch
 
 __all__ = [
     "TOKEN_METRICS",
@@ -154,21 +154,20 @@ def token_metrics(metrics: dict[str, Stats]) -> dict[str, Stats]:
     return {tag: metrics[tag] for tag in TOKEN_METRICS if tag in metrics}
 
 
-def token_metrics_by_server(log: RunLog, folder: str, processes: int) -> dict[str, Stats]:
-    """Compute the token metrics of the profiling phases by the server's count, in another pass over the records.
-
-    `folder` holds temporary files for large columns.
-    """
-    total = PhaseStats(folder, "by-server-count", with_timeline=False)
-    for of_section in read_sections(log.sections(), partial(_stats_by_server, folder, log), processes=processes):
+def token_metrics_by_server(log: RunLog, scratch: Scratch, processes: int) -> dict[str, Stats]:
+    """Compute the token metrics of the profiling phases by the server's count, in another pass over the records."""
+    total = PhaseStats(scratch, with_timeline=False)
+    sections = [(section, scratch.another()) for section in log.sections()]
+    for of_section in read_sections(sections, partial(_stats_by_server, log), processes=processes):
         total.merge(of_section)
     return token_metrics(total.metrics())
 
 
-def _stats_by_server(folder: str, log: RunLog, section: Section, _advance: Advance) -> PhaseStats:
+def _stats_by_server(log: RunLog, part: tuple[Section, Scratch], _advance: Advance) -> PhaseStats:
+    section, scratch = part
     counter = ServerCounter()
     profiling = [phase.kind != "warmup" for phase in log.phases]
-    stats = PhaseStats(tempfile.mkdtemp(dir=folder), "by-server-count", with_timeline=False)
+    stats = PhaseStats(scratch, with_timeline=False)
     unfit = unfit_metrics(log.header)
     for records in section.batches():
         if profiling[records[0].phase]:

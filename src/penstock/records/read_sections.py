@@ -1,4 +1,4 @@
-"""Reads a large log in sections, several of them at the same time in child processes."""
+"""Reads the sections of a large log, several of them at the same time in child processes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from multiprocessing.connection import Connection, wait
 from typing import TypeVar
 
 from penstock.processes import can_fork, cores, start_child
-from penstock.records.section import Section
 
 __all__ = ["Advance", "most_processes", "read_sections"]
 
+S = TypeVar("S")
 T = TypeVar("T")
 Advance = Callable[[int], None]
 """Called with the number of records that were read since its last call."""
-Read = Callable[[Section, Advance], T]
+Read = Callable[[S, Advance], T]
 """Reads the records of a section, and returns what it made of them."""
 
 _MOST_PROCESSES = 8
@@ -31,7 +31,7 @@ def most_processes() -> int:
 
 
 def read_sections(
-    sections: Sequence[Section], read: Read[T], advance: Advance = lambda _: None, *, processes: int
+    sections: Sequence[S], read: Read[S, T], advance: Advance = lambda _: None, *, processes: int
 ) -> Iterator[T]:
     """Call `read` for each section, and yield the results in order. With several processes, it is called in children of this
     one, and what it returns is pickled."""
@@ -43,7 +43,7 @@ def read_sections(
 
 
 def _in_processes(
-    sections: Sequence[Section], read: Read[T], advance: Advance, processes: int
+    sections: Sequence[S], read: Read[S, T], advance: Advance, processes: int
 ) -> Generator[T, None, None]:
     running: dict[Connection, tuple[int, int]] = {}
     """The number of the section and the process, by the connection to the process."""

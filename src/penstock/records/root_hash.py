@@ -1,22 +1,20 @@
 """The root hash of a run: SHA-256 over the digests of all sent bodies, in the order of the schedule.
 
 Digests arrive in the order in which requests end, and the schedule's order is only known at the end of the run. Until
-then they are kept in files, 40 bytes a request.
+then they are kept in a scratch file, 40 bytes a request.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.files import append_file
+from penstock.scratch import Scratch, Spool
 
-__all__ = ["RootHash", "memory_map", "schedule_key", "schedule_keys", "session_key"]
+__all__ = ["RootHash", "schedule_key", "schedule_keys", "session_key"]
 
 _BLOCK = 65_536
 _BUFFER = 1 << 20
@@ -40,10 +38,10 @@ def schedule_keys(phase: int, numbers: NDArray[np.int64], turns: NDArray[np.int6
 
 
 class RootHash:
-    def __init__(self, scratch: str, name: str = "root") -> None:
-        """`scratch` is a folder for temporary files."""
-        self._paths = (os.path.join(scratch, f"{name}-keys"), os.path.join(scratch, f"{name}-digests"))
+    def __init__(self, scratch: Scratch) -> None:
         self._keys, self._digests = bytearray(), bytearray()
+        self._spools = Spool(scratch), Spool(scratch)
+        """Those of the keys and of the digests."""
         self.requests = 0
 
     def add(self, key: int, digest: bytes) -> None:
@@ -62,41 +60,40 @@ class RootHash:
             self._write()
 
     def _write(self) -> None:
-        for path, buffer in zip(self._paths, (self._keys, self._digests), strict=True):
-            with open(path, "ab") as file:
-                file.write(buffer)
+        for spool, buffer in zip(self._spools, (self._keys, self._digests), strict=True):
+            spool.write(buffer)
             buffer.clear()
 
     def merge(self, other: RootHash) -> None:
         """Take over the digests of another object."""
-        self._write()
-        other._write()
-        for path, part in zip(self._paths, other._paths, strict=True):
-            append_file(path, part)
-        self.requests += other.requests
+        self._keys += other._keys
+        self._digests += other._digests
+        for spool, part in zip(self._spools, other._spools, strict=True):
+            spool.merge(part)
+        self._count(other.requests)
 
-    def root(self) -> str:
-        """Return the root hash. Call this once, after the last `add`."""
+    def root(self, part: int = _PART, sample: int = _SAMPLE) -> str:
+        """Return the root hash. Call this once, after the last `add`. About `part` keys are sorted at a time; their limits
+        are taken from each `sample`th key."""
         self._write()
         root = sha256()
         if self.requests:
-            keys = memory_map(self._paths[0], np.dtype("<i8"))
-            digests = memory_map(self._paths[1], np.dtype("V32"))
-            for chosen in _in_order(keys):
+            keys, digests = (spool.as_array(kind) for spool, kind in zip(self._spools, ("<i8", "V32"), strict=True))
+            for chosen in _in_order(keys, part, sample):
                 for first in range(0, len(chosen), _BLOCK):
                     root.update(digests[chosen[first : first + _BLOCK]].tobytes())
         return root.hexdigest()
 
 
-def _in_order(keys: NDArray[np.int64]) -> Iterator[NDArray[np.intp]]:
-    """Yield the indexes of the keys in ascending order of keys, in parts of about a million."""
-    sample = np.sort(keys[::_SAMPLE])
-    parts = -(-len(keys) // _PART)
+def _in_order(keys: NDArray[np.int64], size: int, step: int) -> Iterator[NDArray[np.intp]]:
+    """Yield the indexes of the keys in ascending order of keys, in parts of about `size`."""
+    sample = np.sort(keys[::step])
+    parts = -(-len(keys) // size)
     edges = [int(sample[len(sample) * part // parts]) for part in range(1, parts)]
     for part in range(parts):
         found = []
-        for first in range(0, len(keys), _PART):
-            block = keys[first : first + _PART]
+        for first in range(0, len(keys), size):
+            block = keys[first : first + size]
             wanted = np.ones(len(block), dtype=np.bool_)
             if part:
                 wanted &= block >= edges[part - 1]
@@ -105,8 +102,3 @@ def _in_order(keys: NDArray[np.int64]) -> Iterator[NDArray[np.intp]]:
             found.append(np.flatnonzero(wanted) + first)
         indexes = np.concatenate(found)
         yield indexes[np.argsort(keys[indexes], kind="stable")]
-
-
-def memory_map(path: str, kind: np.dtype[Any]) -> NDArray[Any]:
-    array: NDArray[Any] = np.memmap(path, dtype=kind, mode="r")
-    return array

@@ -27,6 +27,7 @@ from penstock.records.payloads import PayloadFiles
 from penstock.records.record import Record
 from penstock.records.root_hash import RootHash, schedule_key
 from penstock.records.section import Damage
+from penstock.scratch import Scratch
 from penstock.settings.schema import InputSettings
 
 __all__ = ["Difference", "Verdict", "verify"]
@@ -112,7 +113,7 @@ def verify(
         compare = _compare_with_request_log(received, os.path.basename(against))
     verdict = Verdict(reported_root=reported_root, received=received is not None)
     export_check = _ExportCheck(export)
-    with bodies, tempfile.TemporaryDirectory(prefix="penstock-verify-") as scratch:
+    with bodies, Scratch(tempfile.gettempdir()) as scratch:
         root = RootHash(scratch)
         for record in log.records(damage):
             export_check.check(record)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 from collections.abc import Iterator
 from typing import IO
 
 import msgspec
 
-from penstock.files import append_file
 from penstock.records.header import RunHeader
-from penstock.reports import registry
+from penstock.reports import sink_table
+from penstock.scratch import Scratch, Spool, SpoolWriter
 
-__all__ = ["Artifacts", "Draft", "replacing"]
+__all__ = ["Artifacts", "Draft", "SectionDraft", "replacing"]
 
 
 class Artifacts(msgspec.Struct, frozen=True):
@@ -37,10 +38,10 @@ class Artifacts(msgspec.Struct, frozen=True):
         names["gpu_telemetry"] = os.path.join(
             folder, f"{output.prefix}_gpu_telemetry" if output.prefix else "gpu_telemetry_export"
         )
-        paths = {entry.name: entry.path.format_map(names) for entry in registry.SINKS}
+        paths = {entry.name: entry.path.format_map(names) for entry in sink_table.SINKS}
         if os.path.realpath(paths["inputs"]) in map(os.path.realpath, header.payload_files):
             del paths["inputs"]
-        every = (*paths.values(), *(os.path.join(folder, name) for name in registry.PHASE_FILES))
+        every = (*paths.values(), *(os.path.join(folder, name) for name in sink_table.PHASE_FILES))
         if output.export_level == "summary":
             del paths["records"]
         if not output.keeps_replies:
@@ -89,12 +90,6 @@ class Draft:
         self._draft = path + ".new"
         self.file: IO[bytes] = open(self._draft, "wb", buffering=1 << 20)  # noqa: SIM115
 
-    def append(self, part: str, skipped: int = 0) -> None:
-        """Append the file `part`, without its first `skipped` bytes, and delete it."""
-        self.file.flush()
-        append_file(self._draft, part, skipped)
-        self.file.seek(0, os.SEEK_END)
-
     def commit(self) -> None:
         self.file.close()
         os.replace(self._draft, self._path)
@@ -105,6 +100,18 @@ class Draft:
             self.file.close()
         with contextlib.suppress(FileNotFoundError):
             os.remove(self._draft)
+
+
+class SectionDraft:
+    """The part of a file that is made from a section of a log, in a scratch file."""
+
+    def __init__(self, scratch: Scratch) -> None:
+        self._spool = Spool(scratch)
+        self.file: IO[bytes] = io.BufferedWriter(SpoolWriter(self._spool), 1 << 20)
+
+    def finish(self) -> Spool:
+        self.file.flush()
+        return self._spool
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from penstock.datasets.json_window import Malformed, Truncated, Window
 from penstock.records.log import RunLog
 from penstock.records.payloads import PayloadStore
 from penstock.reports.sent_bodies import BodySequence, SentBodies, chained
+from penstock.scratch import Scratch
 
 __all__ = ["OtherBody", "check_inputs_json"]
 
@@ -36,10 +37,8 @@ class _Session(msgspec.Struct):
 def check_inputs_json(path: str, log: RunLog, payloads: PayloadStore) -> str | None:
     """Return a sentence about the first session that is not as the run sent it, or None."""
     name = os.path.basename(path)
-    with (
-        tempfile.TemporaryDirectory(prefix="penstock-verify-") as scratch,
-        contextlib.closing(SentBodies(payloads, scratch)) as sent,
-    ):
+    with Scratch(tempfile.gettempdir()) as scratch:
+        sent = SentBodies(payloads, scratch)
         for record in log.records():
             sent.add(record)
         sent.finish()

@@ -65,9 +65,6 @@ class InputsJson(Sink):
             and check_inputs_json(self.path, self.context.log, self.context.bodies.payloads) is None
         )
 
-    def close(self) -> None:
-        self._sent.close()
-
 
 class _OmittedSessions(NamedTuple):
     """Number of sessions that could not be written, by reason."""

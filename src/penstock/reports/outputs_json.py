@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-
 import orjson
 
 from penstock.metrics.metric import Measures
 from penstock.metrics.summary import Summary
 from penstock.records.log import LoggedPhase
 from penstock.records.record import Record
-from penstock.reports.artifacts import Draft
 from penstock.reports.sink import DraftSink, ReportContext
+from penstock.scratch import Spool
 
 __all__ = ["OutputsJson"]
 
@@ -26,10 +24,11 @@ _METRICS = (
 )
 
 
-class OutputsJson(DraftSink[Draft]):
+class OutputsJson(DraftSink):
     def __init__(self, context: ReportContext, path: str) -> None:
-        super().__init__(context, path, Draft(path))
-        self._draft.file.write(_BEGIN)
+        super().__init__(context, path)
+        if path:
+            self.file.write(_BEGIN)
         self._is_empty = True
         self._profiling: set[int] = set()
 
@@ -54,18 +53,18 @@ class OutputsJson(DraftSink[Draft]):
         # JSON escapes the line ends of texts, so those of the encoded entry are between its lines.
         lines = orjson.dumps(entry, option=orjson.OPT_INDENT_2).replace(b"\n", b"\n    ")
         self._separate()
-        self._draft.file.write(b"\n    " + lines)
+        self.file.write(b"\n    " + lines)
 
     def _separate(self) -> None:
         if not self._is_empty:
-            self._draft.file.write(b",")
+            self.file.write(b",")
         self._is_empty = False
 
-    def add_part(self, part: str) -> None:
-        if os.path.getsize(part) > len(_BEGIN):
+    def add_part(self, part: Spool) -> None:
+        if part.size:
             self._separate()
-            self._draft.append(part, len(_BEGIN))
+            super().add_part(part)
 
     def finish(self, summary: Summary) -> None:
-        self._draft.file.write(b"\n  ]\n}\n")
+        self.file.write(b"\n  ]\n}\n")
         super().finish(summary)

@@ -15,16 +15,15 @@ from penstock.metrics.metric import Measures
 from penstock.records.log import LoggedPhase
 from penstock.records.raw_replies import RawReply
 from penstock.records.record import Record
-from penstock.reports.artifacts import Draft
 from penstock.reports.record_metadata import RecordMetadata, error_fields
 from penstock.reports.sink import DraftSink, ReportContext
 
 __all__ = ["RawJsonl"]
 
 
-class RawJsonl(DraftSink[Draft]):
+class RawJsonl(DraftSink):
     def __init__(self, context: ReportContext, path: str) -> None:
-        super().__init__(context, path, Draft(path))
+        super().__init__(context, path)
         self._metadata = RecordMetadata(context)
 
     def begin(self, phase: LoggedPhase) -> None:
@@ -46,7 +45,7 @@ class RawJsonl(DraftSink[Draft]):
             fields["payload"] = payload
         if error := error_fields(record):
             fields["error"] = error
-        self._draft.file.write(orjson.dumps(fields) + b"\n")
+        self.file.write(orjson.dumps(fields) + b"\n")
 
     def _payload(self, record: Record) -> orjson.Fragment | str | None:
         """Return the body, as JSON in one line if it is JSON; None if a killed worker has not written it."""

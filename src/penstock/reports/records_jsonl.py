@@ -19,17 +19,15 @@ from penstock.metrics.groups.http import http_phases
 from penstock.metrics.statistics import Values
 from penstock.records.log import LoggedPhase
 from penstock.records.record import Record
-from penstock.reports.artifacts import Draft
 from penstock.reports.record_metadata import RecordMetadata, error_fields
 from penstock.reports.sink import DraftSink, ReportContext
 
 __all__ = ["RecordsJsonl"]
 
 
-class RecordsJsonl(DraftSink[Draft]):
+class RecordsJsonl(DraftSink):
     def __init__(self, context: ReportContext, path: str) -> None:
-        super().__init__(context, path, Draft(path))
-        self._write = self._draft.file.write
+        super().__init__(context, path)
         self._epoch = context.header.epoch_wall_ns
         self._http_trace = context.header.settings.output.http_trace
         self._metadata = RecordMetadata(context)
@@ -47,7 +45,7 @@ class RecordsJsonl(DraftSink[Draft]):
             if error := error_fields(record):
                 lines += b',"error":', orjson.dumps(error)
             lines.append(b"}\n")
-        self._write(b"".join(lines))
+        self.file.write(b"".join(lines))
 
 
 def _encoded_metrics(table: MeasureTable) -> list[bytes]:

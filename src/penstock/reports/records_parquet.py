@@ -6,15 +6,18 @@ catalogue, null where a request does not have it. Metrics with several values ar
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from penstock.extras import require_extra
 from penstock.metrics.catalogue import CATALOGUE
 from penstock.metrics.metric import Measures
+from penstock.metrics.summary import Summary
 from penstock.records.log import LoggedPhase
 from penstock.records.record import Record
-from penstock.reports.parquet_draft import ParquetDraft
+from penstock.reports.parquet_rows import ParquetRows
 from penstock.reports.sink import DraftSink, ReportContext
+from penstock.scratch import Spool
 
 if TYPE_CHECKING:
     import pyarrow
@@ -26,11 +29,12 @@ _ROW_GROUP_VALUES = 1_000_000
 """Most rows in a group of rows, and about the most values of lists."""
 
 
-class RecordsParquet(DraftSink[ParquetDraft]):
+class RecordsParquet(DraftSink):
     def __init__(self, context: ReportContext, path: str) -> None:
         require_extra("parquet", "--export parquet", "pyarrow")
         schema = _schema(context.header.penstock_version, context.header.benchmark_id)
-        super().__init__(context, path, ParquetDraft(path, schema))
+        super().__init__(context, path)
+        self._rows = ParquetRows(self.file, schema)
         self._epoch = context.header.epoch_wall_ns
         self._urls = context.header.settings.endpoint.urls
         self._phases: dict[int, LoggedPhase] = {}
@@ -41,7 +45,7 @@ class RecordsParquet(DraftSink[ParquetDraft]):
 
     def add(self, record: Record, measures: Measures) -> None:
         metadata = self._metadata(record)
-        for name, column in self._draft.columns.items():
+        for name, column in self._rows.columns.items():
             if name in metadata:
                 column.append(metadata[name])
             elif name in measures.lists:
@@ -49,9 +53,25 @@ class RecordsParquet(DraftSink[ParquetDraft]):
                 self._values += len(measures.lists[name])
             else:
                 column.append(measures.values.get(name))
-        if len(self._draft) >= _ROW_GROUP or self._values >= _ROW_GROUP_VALUES:
-            self._draft.flush()
+        if len(self._rows) >= _ROW_GROUP or self._values >= _ROW_GROUP_VALUES:
+            self._rows.flush()
             self._values = 0
+
+    def section_part(self) -> Spool:
+        self._rows.close()
+        return super().section_part()
+
+    def add_part(self, part: Spool) -> None:
+        self._rows.append(part)
+
+    def finish(self, summary: Summary) -> None:
+        self._rows.close()
+        super().finish(summary)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._rows.close()
+        super().close()
 
     def _metadata(self, record: Record) -> dict[str, Any]:
         epoch, failure = self._epoch, record.failure

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import os
 from collections.abc import Iterator
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ from penstock.metrics.batch import Batch, MeasureTable
 from penstock.metrics.statistics import Column, Values
 from penstock.metrics.step_grid import StepGrid
 from penstock.reports.request_detail import request_detail
+from penstock.scratch import Scratch
 
 __all__ = ["GapLengths", "Outcome", "RequestColumns", "Requests"]
 
@@ -69,9 +69,8 @@ class GapLengths:
 class RequestColumns:
     """Takes all records of a run."""
 
-    def __init__(self, folder: str) -> None:
-        """`folder` holds temporary files for large columns."""
-        self._column = Column(os.path.join(folder, "page-requests.f64"))
+    def __init__(self, scratch: Scratch) -> None:
+        self._column = Column(scratch)
         self.gaps = GapLengths()
         """Those of the profiling phases."""
         self.tokens = StepGrid(1)

@@ -1,34 +1,33 @@
 """The bodies that a run sent, in the order of the schedule, collected from the digests in its records.
 
 Sessions that sent the same bodies form one sequence, identified by a hash over the digests of its bodies. Sessions are kept
-in a temporary SQLite database, so memory does not grow with their number. SQLite sorts in the system's temporary folder.
+in a scratch file, 48 bytes each and 8 for each body.
 """
 
 from __future__ import annotations
 
-import os
-import sqlite3
 import struct
 from array import array
 from collections.abc import Iterator
 from hashlib import sha256
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from penstock.records.payloads import PayloadStore
 from penstock.records.record import Record
 from penstock.records.root_hash import session_key
+from penstock.scratch import Scratch, Spool
 
 __all__ = ["BodySequence", "SentBodies", "chained"]
 
-_BATCH = 1_024
+_BUFFER = 1 << 16
 _KNOWN = 16_384
-_SCHEMA = """
-PRAGMA journal_mode = OFF;
-PRAGMA synchronous = OFF;
-CREATE TABLE session (hash BLOB, number INTEGER, conversation INTEGER, worker INTEGER, bodies BLOB);
-"""
-# With MIN(), SQLite takes the other columns from the row that has the minimum.
-_FIRST_USES = "SELECT hash, MIN(number), conversation, worker, bodies FROM session GROUP BY hash ORDER BY 2"
+_STORED = 1_024
+_SESSION = struct.Struct("<16sqqqq")
+_ROW = np.dtype([("hash", "<u8", 2), ("number", "<i8"), ("conversation", "<i8"), ("worker", "<i8"), ("bodies", "<i8")])
+"""A session as `_SESSION` packs it; worker -1 stands for none, and `bodies` is their number."""
 
 
 class BodySequence(NamedTuple):
@@ -70,24 +69,22 @@ class SentPart(NamedTuple):
 
     open: dict[int, _Session]
     """Sessions with turns in other sections."""
-    database: str
-    """Path of the database with the others."""
+    sessions: Spool
+    bodies: Spool
+    """The other sessions, and their bodies."""
 
 
 class SentBodies:
     """Collects the bodies of a run. Takes every record once, those of one worker in their order."""
 
-    def __init__(self, payloads: PayloadStore, scratch: str) -> None:
-        """Open a database in the folder `scratch`, which the caller deletes."""
+    def __init__(self, payloads: PayloadStore, scratch: Scratch) -> None:
         self._payloads = payloads
         self._open: dict[int, _Session] = {}
         self._single_turns = len(payloads) == payloads.conversations
         self._first_numbers: dict[bytes, int] = {}
-        """The first use of sequences that are in the database, by their hash."""
-        self._rows: list[tuple[bytes, int, int, int | None, bytes]] = []
-        self._path = os.path.join(scratch, "sessions.sqlite")
-        self._database = sqlite3.connect(self._path, isolation_level=None)
-        self._database.executescript(_SCHEMA)
+        """The first use of sequences that are in the file, by their hash."""
+        self._buffer, self._body_buffer = bytearray(), array("q")
+        self._sessions, self._bodies = Spool(scratch), Spool(scratch)
 
     def add(self, record: Record) -> None:
         if not record.digest:
@@ -116,22 +113,22 @@ class SentBodies:
         if len(self._first_numbers) >= _KNOWN:
             self._first_numbers.clear()
         self._first_numbers[chain] = number
-        bodies = struct.pack(f"<{len(session.bodies)}q", *session.bodies)
-        self._rows.append((chain[:16], number, session.conversation, session.worker, bodies))
-        if len(self._rows) >= _BATCH:
+        worker = -1 if session.worker is None else session.worker
+        self._buffer += _SESSION.pack(chain[:16], number, session.conversation, worker, len(session.bodies))
+        self._body_buffer.extend(session.bodies)
+        if len(self._buffer) >= _BUFFER:
             self._flush()
 
     def part(self) -> SentPart:
         """Return what was collected from the records of a section. Add nothing after this call."""
         self._flush()
-        return SentPart(self._open, self._path)
+        return SentPart(self._open, self._sessions, self._bodies)
 
     def add_part(self, part: SentPart) -> None:
         """Take what was collected from the next section."""
         self._flush()
-        self._database.execute("ATTACH ? AS part", (part.database,))
-        self._database.execute("INSERT INTO session SELECT * FROM part.session")
-        self._database.execute("DETACH part")
+        self._sessions.merge(part.sessions)
+        self._bodies.merge(part.bodies)
         for number, session in part.open.items():
             earlier = self._open.setdefault(number, session)
             if earlier is not session:
@@ -141,10 +138,9 @@ class SentBodies:
             self._close_if_complete(number, earlier)
 
     def _flush(self) -> None:
-        self._database.execute("BEGIN")
-        self._database.executemany("INSERT INTO session VALUES (?, ?, ?, ?, ?)", self._rows)
-        self._database.execute("COMMIT")
-        self._rows.clear()
+        self._sessions.write(self._buffer)
+        self._bodies.write(self._body_buffer.tobytes())
+        self._buffer, self._body_buffer = bytearray(), array("q")
 
     def finish(self) -> None:
         """Close the sessions that were cut short. Call this after the last record."""
@@ -156,12 +152,30 @@ class SentBodies:
         """Yield each distinct sequence of bodies once, by first use in the schedule, so that a replay has the same root."""
         payloads = self._payloads
         uses = array("I", [0]) * payloads.conversations
-        for digest, _, conversation, worker, bodies in self._database.execute(_FIRST_USES):
-            uses[conversation] += 1
-            # A conversation with other bodies than before: the replies differed, or it was cut short.
-            suffix = f"#{uses[conversation]}" if uses[conversation] > 1 else ""
-            numbers = struct.unpack(f"<{len(bodies) // 8}q", bodies)
-            yield BodySequence(payloads.session_name(conversation) + suffix, worker, numbers, digest)
+        rows, bodies = self._sessions.as_array(_ROW), self._bodies.as_array(np.int64)
+        ends = rows["bodies"].cumsum()
+        chosen = _first_uses(rows["hash"], rows["number"])
+        for first in range(0, len(chosen), _STORED):
+            numbers = chosen[first : first + _STORED]
+            stored = [rows[name][numbers].tolist() for name in ("conversation", "worker", "bodies")]
+            digests = np.ascontiguousarray(rows["hash"][numbers]).view("V16")[:, 0].tolist()
+            for digest, conversation, worker, count, end in zip(digests, *stored, ends[numbers].tolist(), strict=True):
+                uses[conversation] += 1
+                # A conversation with other bodies than before: the replies differed, or it was cut short.
+                suffix = f"#{uses[conversation]}" if uses[conversation] > 1 else ""
+                yield BodySequence(
+                    payloads.session_name(conversation) + suffix,
+                    None if worker < 0 else worker,
+                    tuple(bodies[end - count : end].tolist()),
+                    digest,
+                )
 
-    def close(self) -> None:
-        self._database.close()
+
+def _first_uses(hashes: NDArray[np.uint64], numbers: NDArray[np.int64]) -> NDArray[np.intp]:
+    """Return the indexes of the first session of each sequence, in the order of their numbers."""
+    order = np.lexsort((numbers, hashes[:, 1], hashes[:, 0]))
+    ordered = hashes[order]
+    is_first = np.ones(len(order), np.bool_)
+    is_first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    first: NDArray[np.intp] = order[is_first]
+    return first[np.argsort(numbers[first], kind="stable")]

@@ -14,7 +14,8 @@ import msgspec
 
 from penstock.extras import require_extra
 from penstock.metrics.summary import Summary
-from penstock.reports.parquet_draft import ParquetDraft
+from penstock.reports.artifacts import replacing
+from penstock.reports.parquet_rows import ParquetRows
 from penstock.reports.sink import ReportContext, Sink
 from penstock.settings.input_config import input_config
 from penstock.telemetry.prometheus import Series
@@ -45,21 +46,19 @@ class ServerMetricsParquet(Sink):
         labels = sorted(found.difference(_FIXED, _VALUES))
         window = window_of(log.phases, log.covered_phases, summary.end_ns - epoch)
         builder = ServerMetricsBuilder(window)
-        draft = ParquetDraft(self.path, self._schema(summary, metrics, labels))
-        try:
+        with replacing(self.path) as file:
+            rows = ParquetRows(file, self._schema(summary, metrics, labels))
             for sample in log.samples():
                 if not builder.add(sample) or sample.at < window.start:
                     continue
                 url = sample.values["url"]
                 shared = {"endpoint_url": url, "timestamp_ns": epoch + sample.at}
                 for row in _rows(builder.newest(url), metrics):
-                    for name, column in draft.columns.items():
+                    for name, column in rows.columns.items():
                         column.append(shared.get(name, row.get(name)))
-                if len(draft) >= _ROW_GROUP:
-                    draft.flush()
-            draft.commit()
-        finally:
-            draft.discard()
+                if len(rows) >= _ROW_GROUP:
+                    rows.flush()
+            rows.close()
 
     def _schema(self, summary: Summary, metrics: ServerMetrics, labels: list[str]) -> pyarrow.Schema:
         import pyarrow as pa

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import IO, Any, NamedTuple
 
 from penstock.metrics.batch import Batch, MeasureTable
 from penstock.metrics.metric import Measures
@@ -11,12 +11,10 @@ from penstock.records.bodies import BodyReader
 from penstock.records.header import RunHeader
 from penstock.records.log import LoggedPhase, RunLog, Sample
 from penstock.records.record import Record
-from penstock.reports.artifacts import Artifacts, Draft
-from penstock.reports.parquet_draft import ParquetDraft
+from penstock.reports.artifacts import Artifacts, Draft, SectionDraft
+from penstock.scratch import Scratch, Spool
 
 __all__ = ["DraftSink", "ReportContext", "Sink"]
-
-D = TypeVar("D", Draft, ParquetDraft)
 
 
 class ReportContext(NamedTuple):
@@ -26,8 +24,7 @@ class ReportContext(NamedTuple):
     bodies: BodyReader
     header: RunHeader
     artifacts: Artifacts
-    scratch: str
-    """A folder for temporary files, which is deleted after the report."""
+    scratch: Scratch
     show_http: bool = False
     """Show the table of HTTP phases."""
     show_timeline: bool = False
@@ -40,9 +37,9 @@ class Sink:
     The order of the calls is `begin` for each phase, `add_batch` for the records, `add_sample` for each sample, `finish`,
     `close`. After an error, only `close` follows. The existing file must stay as it is until `finish`.
 
-    The records of a large log are read in sections by several processes. Each section has a sink of its own with a path in
-    a temporary folder, whose calls are `begin`, `add_batch`, `section_part` and `close`. The sink of the run gets `add_part`
-    for each section in their order, instead of `add_batch`.
+    The records of a large log are read in sections by several processes. Each section has a sink of its own without a path,
+    whose calls are `begin`, `add_batch`, `section_part` and `close`. The sink of the run gets `add_part` for each section in
+    their order, instead of `add_batch`.
     """
 
     def __init__(self, context: ReportContext, path: str) -> None:
@@ -79,22 +76,29 @@ class Sink:
         """Release files and other resources, and delete unfinished output."""
 
 
-class DraftSink(Sink, Generic[D]):
+class DraftSink(Sink):
     """A sink that writes its file while it takes the records."""
 
-    def __init__(self, context: ReportContext, path: str, draft: D) -> None:
+    def __init__(self, context: ReportContext, path: str) -> None:
         super().__init__(context, path)
-        self._draft: D = draft
+        self._draft = Draft(path) if path else SectionDraft(context.scratch)
 
-    def section_part(self) -> str:
-        self._draft.commit()
-        return self.path
+    @property
+    def file(self) -> IO[bytes]:
+        return self._draft.file
 
-    def add_part(self, part: str) -> None:
-        self._draft.append(part)
+    def section_part(self) -> Spool:
+        assert isinstance(self._draft, SectionDraft)
+        return self._draft.finish()
+
+    def add_part(self, part: Spool) -> None:
+        for chunk in part.chunks():
+            self.file.write(chunk)
 
     def finish(self, _summary: Summary) -> None:
+        assert isinstance(self._draft, Draft)
         self._draft.commit()
 
     def close(self) -> None:
-        self._draft.discard()
+        if isinstance(self._draft, Draft):
+            self._draft.discard()

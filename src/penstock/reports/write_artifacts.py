@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pkgutil
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,10 +18,11 @@ from penstock.records.bodies import BodyReader
 from penstock.records.log import UNTIL, RunLog
 from penstock.records.read_sections import Advance, most_processes, read_sections
 from penstock.records.section import Section
-from penstock.reports import registry
+from penstock.reports import sink_table
 from penstock.reports.artifacts import Artifacts
 from penstock.reports.record_sinks import RecordSinks, measure_batches
 from penstock.reports.sink import ReportContext, Sink
+from penstock.scratch import Scratch
 from penstock.telemetry.gpu import GpuTelemetryBuilder
 from penstock.telemetry.network import NetworkLatencyBuilder
 from penstock.telemetry.server_metrics import ServerMetricsBuilder, window_of
@@ -58,7 +57,8 @@ def write_artifacts(
     with contextlib.ExitStack() as stack:
         bodies = stack.enter_context(BodyReader(log))
         counter = _counter(log, bodies, tokenizer, input_texts)
-        scratch = stack.enter_context(_scratch(log.folder))
+        os.makedirs(folder, exist_ok=True)
+        scratch = stack.enter_context(Scratch(folder))
         context = ReportContext(log, bodies, header, Artifacts.of(folder, header), scratch, show_http, show_timeline)
         sinks = stack.enter_context(contextlib.closing(RecordSinks(log, _report_sinks(context))))
         builder = SummaryBuilder(log, bodies.payloads, scratch)
@@ -111,7 +111,7 @@ def _advance(progress: ProgressCallback | None, expected: int) -> Advance:
 
 
 def _sinks(context: ReportContext) -> Iterator[tuple[str, type[Sink]]]:
-    for entry in registry.SINKS:
+    for entry in sink_table.SINKS:
         if entry.name in context.artifacts.paths:
             yield entry.name, pkgutil.resolve_name(entry.sink)
 
@@ -121,9 +121,9 @@ def _report_sinks(context: ReportContext) -> dict[str, Sink]:
 
 
 def _section_sinks(context: ReportContext) -> dict[str, Sink]:
-    """Return sinks for the artifacts that are made from records, with files in the scratch folder."""
+    """Return sinks for the artifacts that are made from records, without paths."""
     return {
-        name: sink(context, os.path.join(context.scratch, name))
+        name: sink(context, "")
         for name, sink in _sinks(context)
         if sink.add is not Sink.add or sink.add_batch is not Sink.add_batch
     }
@@ -139,8 +139,8 @@ def _read_log(
         return
     counter.count(next(sections[0].batches(), []))  # loads the tokenizer if there are texts, once for all processes
 
-    def read(section: Section, advance: Advance) -> tuple[SummaryBuilder, dict[str, Any]]:
-        scratch = tempfile.mkdtemp(dir=context.scratch)
+    def read(part: tuple[Section, Scratch], advance: Advance) -> tuple[SummaryBuilder, dict[str, Any]]:
+        section, scratch = part
         own = SummaryBuilder(log, context.bodies.payloads, scratch)
         if isinstance(counter, ClientCounter):
             counter.threads = 1
@@ -148,7 +148,8 @@ def _read_log(
             _add_records(own, of_section, counter, log, section, advance)
             return own, of_section.section_parts()
 
-    for own, parts in read_sections(sections, read, advance, processes=most_processes()):
+    parts_to_read = [(section, context.scratch.another()) for section in sections]
+    for own, parts in read_sections(parts_to_read, read, advance, processes=most_processes()):
         builder.merge(own)
         sinks.add_section(parts)
 
@@ -175,7 +176,7 @@ def _summarize(
     return summary
 
 
-def _count_by_both(summary: Summary, log: RunLog, scratch: str) -> list[str]:
+def _count_by_both(summary: Summary, log: RunLog, scratch: Scratch) -> list[str]:
     """If the token counts of client and server do not agree, add the token metrics by both, and return sentences about it."""
     agreement = summary.token_agreement
     if agreement is None or agreement.agrees:
@@ -183,15 +184,6 @@ def _count_by_both(summary: Summary, log: RunLog, scratch: str) -> list[str]:
     agreement.by_client_count = token_metrics(summary.metrics)
     agreement.by_server_count = token_metrics_by_server(log, scratch, most_processes())
     return list(agreement.sentences())
-
-
-@contextlib.contextmanager
-def _scratch(parent: str) -> Iterator[str]:
-    folder = tempfile.mkdtemp(prefix="columns-", dir=parent)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _tokenizer_note(counter: Counter) -> TokenizerNote:
