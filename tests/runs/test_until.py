@@ -60,8 +60,8 @@ class Run:
 def write_records(folder: Path, count: int) -> None:
     log = LogWriter(str(folder), 0)
     for at in range(count):
-        end = 100 * MS + at % 7 * MS
-        log.record(make_record(start=at, end=at + end, stamps=[50 * MS, end]))
+        start, latency = at * 200 * MS, 100 * MS + at % 7 * MS
+        log.record(make_record(start=start, issued=at, end=start + latency, stamps=[50 * MS, latency]))
     log.close()
 
 
@@ -110,7 +110,10 @@ def test_requests_before_a_resume_count_without_another_look_at_them(tmp_path: P
     assert not rule.is_met(resumed)
     log = LogWriter(str(tmp_path), 1)
     for at in range(50):
-        log.record(make_record(start=at, end=at + 100 * MS, stamps=[50 * MS, 100 * MS], phase=1, worker=1))
+        start, latency = (150 + at) * 200 * MS, 100 * MS + at % 7 * MS
+        log.record(
+            make_record(start=start, issued=at, end=start + latency, stamps=[50 * MS, latency], phase=1, worker=1)
+        )
     log.flush()
     resumed.progress.workers = [Progress(ended=50, oldest=500 * MS, report=WorkerReport(1))]
     assert rule.is_met(resumed)

@@ -177,7 +177,7 @@ class LevelTest:
         passed = True
         for i, slo in enumerate(self._slos):
             missed = (not outcome.met[i] for each in rounds for outcome in each)
-            share = share_interval(np.fromiter(missed, np.float64, count), _LAST_LEVEL)
+            share = share_interval(np.fromiter(missed, np.float64, count), confidence=_LAST_LEVEL)
             if share.low is not None and share.low > slo.allowed:
                 return "fail"
             passed &= share.high is not None and share.high < slo.allowed

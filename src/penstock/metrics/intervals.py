@@ -1,63 +1,49 @@
 """Confidence intervals of means, percentiles, rates and shares of one run.
 
 Latencies of neighbouring requests are correlated, because the requests share queues and batches, so n requests tell less about
-a figure than n independent ones. A series in the order of the starts is cut into at most 400 batches of equal length. If
-neighbouring batch means are correlated, pairs of batches are joined until they are not. The spread of the batch means then
-gives the error of the mean (batch means), and the skewness moves the interval towards the long tail (Hall's transformation of
-Student's t). For a percentile, the series is whether each value is at or below it: its spread gives the number of independent
-requests that tell as much, and the exact binomial distribution of that number gives the order statistics between which the
-percentile lies (batch quantiles). Shares use the same number with the bounds of Clopper and Pearson.
+a figure than n independent ones: as much as n / tau, where `metrics.dependence` gives tau for each figure. That number gives
+the error of a mean, and the skewness moves its interval towards the long tail (Hall's transformation of Student's t). The exact
+binomial distribution of that number gives the order statistics between which a percentile lies. Shares use it with the
+bounds of Clopper and Pearson. A rate is a ratio: what ended in groups of requests, by the time that each group took (Fieller).
 
-Values that seem to be strongly correlated have an interval, too, unless they follow a trend. Without, those whose correlation
-happens to be estimated too low would remain: with at least 10 independent values, 100 values with a correlation of 0.9 had an
-interval of the mean in 10 % of the runs, and 30 % of these intervals did not contain it.
+A run that is too short to tell tau has no intervals, nor has a percentile that needs more independent requests. The rule
+depends on how long the run is, not on a test of independence: a test would select the runs that look independent by chance.
 """
 
 from __future__ import annotations
 
 import math
-from functools import lru_cache, reduce
+from functools import cached_property, lru_cache, reduce
 from statistics import NormalDist
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from penstock.metrics.confidence import t_critical
+from penstock.metrics.dependence import MIN_TIMES, Dependence, InFlight, correlation_time, is_constant
 from penstock.metrics.statistics import Values
 
 __all__ = [
-    "LEVEL",
-    "MAX_BATCHES",
-    "MIN_BATCHES",
+    "CONFIDENCE",
     "FigureInterval",
+    "Sample",
     "beta_quantile",
     "clopper_pearson",
-    "mean_interval",
     "needed_for",
-    "percentile_interval",
+    "product_interval",
     "rate_interval",
     "regularised_beta",
     "share_interval",
 ]
 
-LEVEL = 0.95
-MAX_BATCHES = 400
-MIN_BATCHES = 25
-"""Batches are not joined below this number. A series with fewer values has no interval."""
-_MAX_CORRELATION = 0.85
-"""Batches that are more correlated than this are parts of one trend, and their spread says nothing about the error."""
-_MAX_LEFT = 0.97
-"""Largest correlation of batches that the variance takes into account; with 1, it would be infinite."""
-_ACCEPTED = 0.5
-"""Correlation of neighbouring batch means, in standard errors, above which batches are joined. With 1.5, the intervals of
-strongly correlated series cover the truth in 88 % of the runs."""
+CONFIDENCE = 0.95
+_MIN_VALUES = 25
 _MIN_BEYOND = 15
 """A percentile with fewer values beyond it takes the correlation of a less extreme one, too: how the few come in groups says
 too little. Without, p99 intervals of 400 values with a correlation of 0.9 cover the truth in 77 % of the runs."""
-_EVENTS_PER_BIN = 8
-_ROUNDING = 1e-24
-"""Variance, relative to the square of the mean, below which values differ only because of rounding."""
+_MIN_ROUNDS, _MIN_GROUPS, _MAX_GROUPS = 4, 5, 400
+"""Groups of requests whose times give the interval of a rate: rounds of a closed loop, independent groups, and groups."""
+_MAX_DEGREES = 1000
 _PART = 1 << 17
 
 
@@ -66,123 +52,202 @@ class FigureInterval(msgspec.Struct, frozen=True, omit_defaults=True):
 
     low: float | None = None
     high: float | None = None
-    batches: int = 0
-    """Batches whose spread gave the interval."""
     effective_count: float | None = None
     """Number of independent values that would tell as much."""
+    advice: str | None = None
+    """How many requests would suffice, if bounds are missing."""
     note: str | None = None
-    """Why a bound is missing."""
+    """Why they are missing."""
 
     @property
     def half_width(self) -> float | None:
         return None if self.low is None or self.high is None else (self.high - self.low) / 2
 
 
-class _Batches(NamedTuple):
-    number: int
-    size: float
-    means: Values
-    inflation: float
-    """Factor for the variance of the mean, for correlation between batches that is left."""
+class Sample:
+    """The values of a metric in the order of the starts of the requests."""
 
-    @property
-    def degrees(self) -> int:
-        """Degrees of freedom of the variance: correlated batches tell as much as fewer independent ones."""
-        return max(3, int((self.number - 1) / self.inflation))
+    def __init__(self, values: Values, in_flight: InFlight | None = None) -> None:
+        self._values = values
+        self.dependence = Dependence(values, in_flight)
+
+    @cached_property
+    def _ordered(self) -> Values:
+        ordered: Values = self._values[self.dependence.order]
+        return ordered
+
+    def mean(self, confidence: float = CONFIDENCE) -> FigureInterval:
+        """Return the interval of the mean."""
+        values, count = self._values, len(self._values)
+        if count < _MIN_VALUES:
+            return _too_few(count)
+        mean = float(values.mean())
+        if is_constant(values):
+            return FigureInterval(mean, mean, float(count))
+        tau = self.dependence.of_mean
+        if not self.dependence.is_known:
+            return _correlated(self.dependence, tau)
+        effective = count / tau
+        error = math.sqrt(_central_moment(values, mean, 2) / (effective - 1))
+        critical = _student(self.dependence.times, confidence)
+        skewness = _skewness(values) / math.sqrt(effective)
+        return FigureInterval(
+            mean - error * _hall(critical, skewness), mean - error * _hall(-critical, skewness), effective
+        )
+
+    def percentile(self, percent: float, confidence: float = CONFIDENCE) -> FigureInterval:
+        """Return the interval of a percentile.
+
+        The sample does not support the percentile if its largest value is below the true percentile with more probability than
+        the confidence allows: 368 independent values are needed for the interval of the 99th percentile at 95 %.
+        """
+        ordered, count, share = self._ordered, len(self._values), percent / 100
+        if count < _MIN_VALUES:
+            return _too_few(count)
+        tau = self._tau_at(share)
+        best, needed = count / tau, needed_for(percent, confidence)
+        if not self.dependence.is_known:
+            return _correlated(self.dependence, tau, needed)
+        if best < needed:
+            note = f"{needed:,} independent values are needed, and there are {best:,.0f}"
+            return _missing(self.dependence, tau, needed * tau, note)
+        least = best if tau == 1 else best / _widening(self.dependence.times, confidence)
+        # Bounds as ranks among independent values: P(X >= high) and P(X < low) are `tail` for the binomial X of values below.
+        tail = (1 - confidence) / 2
+        low, high = min(_rank(share, least, 1 - tail), least), _rank(share, least, tail)
+        return FigureInterval(
+            float(ordered[max(0, math.floor(_index(low, least, count)))]),
+            float(ordered[min(count - 1, math.ceil(_index(high, least, count)))]),
+            best,
+        )
+
+    def _tau_at(self, share: float) -> float:
+        """Return the correlation time that counts for a percentile."""
+        if is_constant(self._values):
+            return 1.0
+        each = {share, _within(share, len(self._values))}
+        return max(self.dependence.of_share(self._at_most(share), share) for share in each)
+
+    def _at_most(self, share: float) -> Values:
+        """Return 1 for each value that is at or below a quantile, and 0 for the others."""
+        estimate = self._ordered[min(len(self._ordered) - 1, int(share * len(self._ordered)))]
+        below: Values = (self._values <= estimate).astype(np.float64)
+        return below
 
 
-def mean_interval(values: Values, level: float = LEVEL) -> FigureInterval:
-    """Return the interval of the mean of a series in the order of time."""
-    if len(values) < MIN_BATCHES:
-        return _too_few(len(values))
-    batches = _batches(values)
-    if batches is None:
-        return _correlated()
-    mean = float(values.mean())
-    variance = float(batches.means.var(ddof=1)) / batches.number * batches.inflation
-    effective = float(len(values))
-    if variance > _ROUNDING * mean * mean:
-        effective = min(effective, _central_moment(values, mean, 2) / variance)
-    error = math.sqrt(variance)
-    critical = _student(batches.degrees, level)
-    # The skewness of the mean: few batches underestimate it, and all values overestimate it if the skew ones are independent.
-    skews = _skewness(batches.means) / math.sqrt(batches.number), _skewness(values) / math.sqrt(effective)
-    low = mean - error * max(_hall(critical, skewness) for skewness in skews)
-    high = mean - error * min(_hall(-critical, skewness) for skewness in skews)
-    return FigureInterval(low, high, batches.number, effective)
-
-
-def percentile_interval(values: Values, ordered: Values, percent: float, level: float = LEVEL) -> FigureInterval:
-    """Return the interval of a percentile of a series in the order of time. `ordered` has the same values, sorted.
-
-    The sample does not support the percentile if its largest value is below the true percentile with more probability than the
-    level allows: 368 independent values are needed for the interval of the 99th percentile at a level of 95 %. If there are as
-    many by the best estimate, but maybe fewer, the interval reaches to the end of the sample.
-    """
-    count, share = len(values), percent / 100
-    if count < MIN_BATCHES:
-        return _too_few(count)
-    found = _effective(_at_most(values, ordered, share), share, level)
+def _within(share: float, count: int) -> float:
+    """Return the nearest share with enough values on both sides."""
     beyond = min(0.5, _MIN_BEYOND / count)
-    if found is not None and not beyond <= share <= 1 - beyond:
-        inner = 1 - beyond if share > 0.5 else beyond
-        other = _effective(_at_most(values, ordered, inner), inner, level)
-        found = other and found._replace(best=min(found.best, other.best), least=min(found.least, other.best))
-    if found is None:
-        return _correlated()
-    # Bounds as ranks among independent values: P(X >= high) and P(X < low) are `tail` for the binomial X of values below.
-    tail = (1 - level) / 2
-    low = high = None
-    if (1 - share) ** found.best <= tail:
-        rank = min(_rank(share, found.least, 1 - tail), found.least)
-        low = float(ordered[max(0, math.floor(_index(rank, found.least, count)))])
-    if share**found.best <= tail:
-        rank = _rank(share, found.least, tail)
-        high = float(ordered[min(count - 1, math.ceil(_index(rank, found.least, count)))])
-    note = None
-    if low is None or high is None:
-        note = f"{needed_for(percent, level):,} independent values are needed, and there are {found.best:,.0f}"
-    return FigureInterval(low, high, found.batches, found.best, note)
+    return min(max(share, beyond), 1 - beyond)
 
 
-def needed_for(percent: float, level: float = LEVEL) -> int:
+def needed_for(percent: float, confidence: float = CONFIDENCE) -> int:
     """Return how many independent values the interval of a percentile needs."""
     share = max(percent, 100 - percent) / 100
-    return math.ceil(math.log((1 - level) / 2) / math.log(share))
+    return math.ceil(math.log((1 - confidence) / 2) / math.log(share))
 
 
-def share_interval(happened: Values, level: float = LEVEL) -> FigureInterval:
-    """Return the interval of the share of ones in a series of zeros and ones, in the order of time."""
+def share_interval(
+    happened: Values,
+    in_flight: InFlight | None = None,
+    latencies: Dependence | None = None,
+    confidence: float = CONFIDENCE,
+) -> FigureInterval:
+    """Return the interval of the share of ones in a series of zeros and ones, in the order of the starts.
+
+    `latencies` are those of the requests, if what happened depends on them: they tell their correlation time even if all
+    of the requests, or none, met an objective.
+    """
     count = len(happened)
     if not count:
         return _too_few(0)
-    share = float(happened.mean())
-    found: _Effective | None = _Effective(0, float(count), float(count))
-    if count >= MIN_BATCHES and 0 < share < 1:
-        found = _effective(happened, share, level)
-    if found is None:
-        return _correlated()
-    low, high = clopper_pearson(share * found.least, found.least, level)
-    return FigureInterval(low, high, found.batches, found.best)
+    share, tau, least = float(happened.mean()), 1.0, float(count)
+    dependence = latencies or Dependence(happened, in_flight)
+    if count >= _MIN_VALUES and (latencies is not None or 0 < share < 1):
+        tau = dependence.of_mean if latencies is None else latencies.of_share(happened, _within(share, count))
+        if not dependence.is_known:
+            return _correlated(dependence, tau)
+        if tau > 1:
+            least = count / tau / _widening(dependence.times, confidence)
+    low, high = clopper_pearson(share * least, least, confidence)
+    return FigureInterval(low, high, count / tau)
+
+
+def product_interval(rates: FigureInterval, shares: FigureInterval) -> FigureInterval:
+    """Return the interval of a rate of which a share counts, such as goodput. The errors add up, because in a closed loop
+    requests that take longer lower both."""
+    if rates.low is None or rates.high is None or shares.low is None or shares.high is None:
+        return rates if rates.low is None else shares
+    return FigureInterval(rates.low * shares.low, rates.high * shares.high, shares.effective_count)
 
 
 def rate_interval(
-    times: Values, weights: Values | None, window: tuple[float, float], level: float = LEVEL
+    ends: Values,
+    weights: Values | None,
+    in_flight: InFlight | None = None,
+    window: tuple[float, float] = (-math.inf, math.inf),
+    *,
+    from_empty: bool = True,
+    confidence: float = CONFIDENCE,
 ) -> FigureInterval:
-    """Return the interval of the rate of events in a window, per unit of time. `weights` are what each event counts."""
-    begin, end = window
-    if len(times) < 2 * MIN_BATCHES or end <= begin:
-        return _too_few(len(times))
-    bins = MIN_BATCHES
-    while bins < MAX_BATCHES and bins * 2 * _EVENTS_PER_BIN <= len(times):
-        bins *= 2
-    counts, _ = np.histogram(times, bins=bins, range=window, weights=weights)
-    return mean_interval(counts / ((end - begin) / bins), level)
+    """Return the interval of the rate at which requests end, per unit of time. They are in the order of their starts.
+
+    `weights` are what each request counts. `window` is the time in which ends count: after the last start, the load falls.
+    `from_empty` says that the load rises at first, so that the first requests that end do not count. The times of groups of
+    requests give the interval. A group has as many requests as are in flight at most, because requests in lockstep end
+    together, one round after the other; several times as many, if there are many rounds.
+    """
+    order = np.argsort(ends, kind="stable")
+    times = ends[order]
+    ramp, size = (0, 1) if in_flight is None else (in_flight.typical, in_flight.largest)
+    first = max(ramp if from_empty else 0, int(np.searchsorted(times, window[0])))
+    last = min(len(times) - 1, int(np.searchsorted(times, window[1], side="right")))
+    if last - first < _MIN_VALUES:
+        return _too_few(max(0, last - first))
+    rounds = (last - first - size // 2) // size
+    if rounds < _MIN_ROUNDS:
+        size = max(1, (last - first) // _MIN_VALUES)
+    else:
+        # Rounds are counted from median to median: the first request of a round is ahead of the others more and more.
+        first += size // 2
+        size *= -(-rounds // _MAX_GROUPS)
+    groups = (last - first) // size
+    spans = np.diff(times[first : first + groups * size + 1 : size])
+    amounts = np.full(groups, float(size))
+    floor = 0.0
+    if weights is not None:
+        amounts = weights[order][first + 1 : first + 1 + groups * size].reshape(groups, size).sum(axis=1)
+        if not is_constant(weights):
+            dependence = Dependence(weights, in_flight)
+            if not dependence.is_known:
+                return _correlated(dependence, dependence.of_mean)
+            floor = float(weights.var()) * dependence.of_mean * size
+    return _ratio(amounts, spans, floor, confidence)
 
 
-def clopper_pearson(successes: float, count: float, level: float = LEVEL) -> tuple[float, float]:
+def _ratio(amounts: Values, spans: Values, floor: float, confidence: float) -> FigureInterval:
+    """Return the interval of the ratio of two sums over groups (Fieller). `floor` is the least variance of the amounts of a
+    group, because they are correlated over longer times."""
+    groups, mean, span = len(spans), float(amounts.mean()), float(spans.mean())
+    if mean <= 0 or span <= 0:
+        return FigureInterval(0.0, 0.0, float(groups)) if span > 0 else _too_few(0)
+    tau = correlation_time(amounts - mean / span * spans) if groups >= 2 * _MIN_GROUPS else 1.0
+    if tau * _MIN_GROUPS > groups and tau > 1:
+        return FigureInterval(effective_count=groups / tau, note="the rate follows a trend through the whole run")
+    of_amounts, of_spans = max(float(amounts.var(ddof=1)), floor), float(spans.var(ddof=1))
+    both = float(np.cov(amounts, spans)[0, 1])
+    factor = _student(groups / tau - 1, confidence) ** 2 * tau / groups
+    # The ratios r for which (mean - r span)² is at most factor times the variance of amount - r span.
+    a, b, c = span * span - factor * of_spans, mean * span - factor * both, mean * mean - factor * of_amounts
+    root = b * b - a * c
+    if a <= 0 or root < 0:
+        return FigureInterval(effective_count=groups / tau, note="the times between requests vary too much")
+    return FigureInterval(max(0.0, (b - math.sqrt(root)) / a), (b + math.sqrt(root)) / a, groups / tau)
+
+
+def clopper_pearson(successes: float, count: float, confidence: float = CONFIDENCE) -> tuple[float, float]:
     """Return the exact bounds of a probability. The counts need not be whole."""
-    tail = (1 - level) / 2
+    tail = (1 - confidence) / 2
     failures = count - successes
     low = 0.0 if successes <= 0 else beta_quantile(tail, successes, failures + 1)
     high = 1.0 if failures <= 0 else beta_quantile(1 - tail, successes + 1, failures)
@@ -253,49 +318,9 @@ def _rank(share: float, count: float, probability: float) -> float:
     return (low + high) / 2
 
 
-class _Effective(NamedTuple):
-    """The independent values whose share varies as that of a series."""
-
-    batches: int
-    best: float
-    """The best estimate of their number."""
-    least: float
-    """Their number for an interval: the variance of few batches is uncertain, so fewer, as Student's t does for means."""
-
-
-def _effective(happened: Values, share: float, level: float) -> _Effective | None:
-    batches = _batches(happened)
-    if batches is None:
-        return None
-    independent = share * (1 - share) / batches.size
-    ratio = max(1.0, float(batches.means.var(ddof=1)) * batches.inflation / independent)
-    wider = 1.0 if ratio == 1 else _student(_degrees(batches), level) / NormalDist().inv_cdf((1 + level) / 2)
-    best = len(happened) / ratio
-    return _Effective(batches.number, best, best / wider**2)
-
-
-def _at_most(values: Values, ordered: Values, share: float) -> Values:
-    """Return 1 for each value that is at or below a quantile, and 0 for the others."""
-    estimate = ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-    below: Values = (values <= estimate).astype(np.float64)
-    return below
-
-
-def _degrees(batches: _Batches) -> int:
-    """Return the degrees of freedom of the variance of shares in batches. Rare events that come in groups have a high
-    kurtosis, and then the variance is known as badly as that of fewer batches (Satterthwaite)."""
-    count = batches.number
-    squares = np.square(batches.means - batches.means.mean())
-    kurtosis = float(np.square(squares).mean() / squares.mean() ** 2) - 3
-    return min(batches.degrees, max(3, int(2 * count / (2 + max(0.0, kurtosis)))))
-
-
 def _skewness(values: Values) -> float:
     mean = float(values.mean())
-    variance = _central_moment(values, mean, 2)
-    if variance <= _ROUNDING * mean * mean:
-        return 0.0
-    return _central_moment(values, mean, 3) / math.pow(variance, 1.5)
+    return _central_moment(values, mean, 3) / math.pow(_central_moment(values, mean, 2), 1.5)
 
 
 def _central_moment(values: Values, mean: float, power: int) -> float:
@@ -312,44 +337,36 @@ def _hall(t: float, skewness: float) -> float:
 
 
 @lru_cache
-def _student(degrees: int, level: float) -> float:
-    return t_critical(degrees, level)
+def _critical(degrees: int, confidence: float) -> float:
+    return t_critical(degrees, confidence)
 
 
-def _batches(values: Values) -> _Batches | None:
-    """Cut a series into batches whose means are hardly correlated; None if they are correlated even so."""
-    batches = MIN_BATCHES
-    while batches < MAX_BATCHES and 2 * batches <= len(values):
-        batches *= 2
-    means = _means(values, batches)
-    while (correlation := _lag_one(means)) > _ACCEPTED / math.sqrt(batches) and batches > MIN_BATCHES:
-        batches //= 2
-        means = means.reshape(-1, 2).mean(axis=1)
-    if correlation > _MAX_CORRELATION:
-        return None
-    # The estimate is too low by about (1 + 4 r) / n.
-    left = min(max(0.0, correlation + (1 + 4 * max(0.0, correlation)) / batches), _MAX_LEFT)
-    return _Batches(batches, len(values) / batches, means, (1 + left) / (1 - left))
+def _student(degrees: float, confidence: float) -> float:
+    return _critical(max(3, min(int(degrees), _MAX_DEGREES)), confidence)
 
 
-def _means(values: Values, batches: int) -> Values:
-    """Return the means of batches whose sizes differ by at most one."""
-    edges = np.linspace(0, len(values), batches + 1).astype(np.int64)
-    means: Values = np.add.reduceat(values, edges[:-1]) / np.diff(edges)
-    return means
-
-
-def _lag_one(means: Values) -> float:
-    centred = means - means.mean()
-    variance = float(centred @ centred)
-    if variance <= _ROUNDING * float(means @ means):
-        return 0.0
-    return float(centred[:-1] @ centred[1:]) / variance
+def _widening(degrees: float, confidence: float) -> float:
+    """Return by how much the variance grows because its correlation time is uncertain, as Student's t does for means."""
+    return (_student(degrees, confidence) / NormalDist().inv_cdf((1 + confidence) / 2)) ** 2
 
 
 def _too_few(count: int) -> FigureInterval:
-    return FigureInterval(note=f"{MIN_BATCHES} values are needed, and there are {count}")
+    return FigureInterval(note=f"{_MIN_VALUES} values are needed, and there are {count}")
 
 
-def _correlated() -> FigureInterval:
-    return FigureInterval(note="the values follow a trend through the whole run")
+def _correlated(dependence: Dependence, tau: float, independent: float = MIN_TIMES) -> FigureInterval:
+    """Return the missing interval of a run with too few correlation times."""
+    note = "the run is too short to tell how far its requests depend on each other"
+    if dependence.times < 1:
+        note = "the values follow a trend through the whole run"
+    return _missing(dependence, tau, max(tau * independent, dependence.count / dependence.times * MIN_TIMES), note)
+
+
+def _missing(dependence: Dependence, tau: float, needed: float, note: str) -> FigureInterval:
+    advice = f"{'about' if dependence.is_known else 'more than'} {_rounded(needed):,} requests"
+    return FigureInterval(effective_count=dependence.count / tau, advice=advice, note=f"{note}; {advice} would do")
+
+
+def _rounded(count: float) -> int:
+    """Return a number of requests with two digits."""
+    return math.ceil(float(f"{count:.2g}"))

@@ -1,7 +1,7 @@
 """A target precision, such as `p99 time_to_first_token ±5%`, and the checkpoints at which a run looks whether it has it.
 
 A run that looks often and stops at the first narrow interval stops too often at a moment at which the interval is narrow and
-wrong. The checkpoints therefore double the number of requests, and the k-th one uses an interval of the level
+wrong. The checkpoints therefore double the number of requests, and the k-th one uses an interval of the confidence
 1 - 0.05 / 2**k: all of them together are wrong in at most 5 % of the runs.
 """
 
@@ -10,11 +10,10 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-import numpy as np
-
 from penstock.errors import UserError
 from penstock.metrics.catalogue import CATALOGUE
-from penstock.metrics.intervals import LEVEL, FigureInterval, mean_interval, percentile_interval
+from penstock.metrics.dependence import InFlight
+from penstock.metrics.intervals import CONFIDENCE, FigureInterval, Sample
 from penstock.metrics.statistics import PERCENTILES, Values
 from penstock.suggest import did_you_mean
 
@@ -36,11 +35,11 @@ class Precision(NamedTuple):
     relative: bool
     """The width is a share of the figure."""
 
-    def interval(self, values: Values, level: float) -> FigureInterval:
-        """Return the interval of the figure. The values are in the order of the starts."""
+    def interval(self, sample: Sample, confidence: float) -> FigureInterval:
+        """Return the interval of the figure."""
         if self.statistic == "avg":
-            return mean_interval(values, level)
-        return percentile_interval(values, np.sort(values), float(self.statistic[1:]), level)
+            return sample.mean(confidence)
+        return sample.percentile(float(self.statistic[1:]), confidence)
 
     def is_met(self, interval: FigureInterval) -> bool:
         half = interval.half_width
@@ -81,8 +80,8 @@ class Checkpoints:
         """Number of values of the next checkpoint."""
         self.interval: FigureInterval | None = None
         """Interval at the last checkpoint."""
-        self.level = LEVEL
-        """Level of that interval."""
+        self.confidence = CONFIDENCE
+        """Confidence of that interval."""
 
     def skip(self, count: int) -> None:
         """Leave out the checkpoints of a run with this many values, because it has already looked at them."""
@@ -90,12 +89,12 @@ class Checkpoints:
             self._number += 1
             self.next_at *= 2
 
-    def look(self, values: Values) -> bool:
+    def look(self, values: Values, in_flight: InFlight | None = None) -> bool:
         """Take the values so far, in the order of the starts. Return whether the target is met."""
         if len(values) < self.next_at:
             return False
         self._number += 1
         self.next_at = 2 * len(values)
-        self.level = 1 - (1 - LEVEL) / 2**self._number
-        self.interval = self._target.interval(values, self.level)
+        self.confidence = 1 - (1 - CONFIDENCE) / 2**self._number
+        self.interval = self._target.interval(Sample(values, in_flight), self.confidence)
         return self._target.is_met(self.interval)

@@ -6,17 +6,13 @@ from collections.abc import Iterator, Mapping
 from math import nan
 
 import numpy as np
+from msgspec import structs
 
 from penstock.metrics.batch import Batch, MeasureTable, Selection
 from penstock.metrics.catalogue import CATALOGUE, in_table
 from penstock.metrics.concurrency import Window
-from penstock.metrics.intervals import (
-    FigureInterval,
-    mean_interval,
-    percentile_interval,
-    rate_interval,
-    share_interval,
-)
+from penstock.metrics.dependence import InFlight, requests_in_flight
+from penstock.metrics.intervals import FigureInterval, Sample, product_interval, rate_interval, share_interval
 from penstock.metrics.statistics import Column, Stats, Values
 from penstock.scratch import Scratch
 
@@ -125,30 +121,45 @@ def intervals(table: SeriesTable, window: Window, *, whole: bool) -> Intervals:
     ended in it. `whole` says that it is that of the phase, to which all requests belong."""
     selection = np.ones(len(table), np.bool_) if whole else table.started_in(window)
     found: Intervals = {}
+    starts, ends = table.starts, table.ends
+    counts = requests_in_flight(starts, ends)
     succeeded = selection & table.succeeded
+    in_flight = InFlight(counts[succeeded])
+    latencies = None
     for tag in TAGS:
-        found[tag] = _metric_intervals(tag, table.values(tag, succeeded))
-    ends = table.ends[table.succeeded]
+        values = table.column(tag)
+        chosen = succeeded & ~np.isnan(values)
+        if not chosen.any():
+            continue
+        complete = int(chosen.sum()) == len(in_flight.counts)
+        sample = Sample(values[chosen], in_flight if complete else InFlight(counts[chosen]))
+        found[tag] = _metric_intervals(tag, sample)
+        if tag == "request_latency":
+            latencies = sample.dependence
+    sending = float(window[0]), min(float(window[1]), float(starts[-1]))
     for tag, columns in _rated(table):
-        found[tag] = {"avg": _per_second(ends, _weights(table, columns, table.succeeded), window)}
-    del ends
+        if tag == "goodput":
+            continue
+        weights = _weights(table, columns, table.succeeded)
+        rate = rate_interval(ends[table.succeeded], weights, in_flight, sending, from_empty=whole)
+        found[tag] = {"avg": _scaled(rate, 1e9)}
     completed = selection & ~table.cut_off
     if completed.any():
-        failed = share_interval((~table.succeeded[completed]).astype(np.float64))
+        in_flight = InFlight(counts[completed])
+        failed = share_interval((~table.succeeded[completed]).astype(np.float64), in_flight)
         found["request_error_rate"] = {"avg": _scaled(failed, 100.0)}
         if table.has("good"):
-            good = table.column("good")[completed]
-            found["good_request_fraction"] = {"avg": share_interval(np.nan_to_num(good))}
+            good = np.nan_to_num(table.column("good")[completed])
+            share = share_interval(good, in_flight, latencies)
+            found["good_request_fraction"] = {"avg": share}
+            found["goodput"] = {"avg": product_interval(found["request_throughput"]["avg"], share)}
     return {tag: found[tag] for tag in CATALOGUE if found.get(tag)}
 
 
-def _metric_intervals(tag: str, values: Values) -> dict[str, FigureInterval]:
-    if not len(values):
-        return {}
-    found = {"avg": mean_interval(values)}
+def _metric_intervals(tag: str, sample: Sample) -> dict[str, FigureInterval]:
+    found = {"avg": sample.mean()}
     if tag not in _MEAN_ONLY:
-        ordered = np.sort(values)
-        found |= {f"p{percent}": percentile_interval(values, ordered, percent) for percent in PERCENTS}
+        found |= {f"p{percent}": sample.percentile(percent) for percent in PERCENTS}
     return found
 
 
@@ -194,13 +205,9 @@ def _weights(table: SeriesTable, columns: tuple[str, ...], selection: Selection)
     return np.nan_to_num(total, copy=False)
 
 
-def _per_second(ends: Values, weights: Values | None, window: Window) -> FigureInterval:
-    return _scaled(rate_interval(ends, weights, window), 1e9)
-
-
 def _scaled(interval: FigureInterval, factor: float) -> FigureInterval:
     low, high = (None if bound is None else bound * factor for bound in (interval.low, interval.high))
-    return FigureInterval(low, high, interval.batches, interval.effective_count, interval.note)
+    return structs.replace(interval, low=low, high=high)
 
 
 def _stats(unit: str, values: Values) -> Stats | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.metrics.catalogue import CATALOGUE
-from penstock.metrics.intervals import LEVEL, FigureInterval, needed_for
+from penstock.metrics.intervals import CONFIDENCE, FigureInterval, needed_for
 from penstock.metrics.metric import label
 from penstock.metrics.request_series import PERCENTS, Intervals
 from penstock.metrics.statistics import Stats
@@ -51,7 +51,9 @@ def print_certainty(console: Console, summary: Summary) -> None:
     from rich.table import Table as RichTable
 
     table = RichTable(
-        title=f"Penstock | {LEVEL:.0%} Confidence Intervals".replace("%", " %"), title_style="bold", header_style="bold"
+        title=f"Penstock | {CONFIDENCE:.0%} Confidence Intervals".replace("%", " %"),
+        title_style="bold",
+        header_style="bold",
     )
     table.add_column("Metric", justify="right", style="cyan")
     table.add_column("of", no_wrap=True)
@@ -61,7 +63,11 @@ def print_certainty(console: Console, summary: Summary) -> None:
         table.add_row(*row)
     console.print(table)
     if any(cell.endswith(UNSUPPORTED) for row in rows for cell in row):
-        console.print(f"{UNSUPPORTED} Too few independent requests for an interval, or the values follow a trend.")
+        needed = "; ".join(_advice(parts, statistics))
+        console.print(
+            f"{UNSUPPORTED} Too few independent requests for an interval"
+            + (f". It needs: {needed}." if needed else ".")
+        )
     console.print()
 
 
@@ -69,10 +75,25 @@ def _rows(parts: list[tuple[str, dict[str, Stats], Intervals]], statistics: Sequ
     for tag in _ROWS:
         shown = label(CATALOGUE[tag])
         for name, metrics, intervals in parts:
-            if tag not in metrics or not any(f.half_width is not None for f in intervals.get(tag, {}).values()):
+            if tag not in metrics or not any(map(_is_told, intervals.get(tag, {}).values())):
                 continue
             yield shown, name, *(_cell(tag, metrics[tag], intervals[tag].get(each), each) for each in statistics)
             shown = ""
+
+
+def _is_told(interval: FigureInterval) -> bool:
+    """Return whether there is an interval, or how many requests it needs."""
+    return interval.half_width is not None or interval.advice is not None
+
+
+def _advice(parts: Iterable[tuple[str, dict[str, Stats], Intervals]], statistics: Sequence[str]) -> Iterator[str]:
+    """Yield what the figures without an interval need, by statistic: that of the first metric that lacks it."""
+    for name in statistics:
+        for tag in _ROWS:
+            advice = [intervals[tag][name].advice for _, _, intervals in parts if name in intervals.get(tag, {})]
+            if any(advice):
+                yield f"{name} of {label(CATALOGUE[tag]).split(' (')[0].lower()}: {next(filter(None, advice))}"
+                break
 
 
 def _cell(tag: str, stats: Stats, interval: FigureInterval | None, name: str) -> str:

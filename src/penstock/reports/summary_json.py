@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from penstock.metrics.intervals import LEVEL
+from penstock.metrics.intervals import CONFIDENCE
 from penstock.metrics.phase_stats import ErrorGroup, count_by_owner
 from penstock.metrics.statistics import Stats
 from penstock.metrics.steady_state import OVERLOADED
@@ -208,7 +208,7 @@ def _penstock_fields(summary: Summary, header: RunHeader) -> dict[str, Any]:
 def _certainty(summary: Summary) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if summary.intervals:
-        fields["confidence_intervals"] = {"level": LEVEL, "metrics": summary.intervals}
+        fields["confidence_intervals"] = {"level": CONFIDENCE, "metrics": summary.intervals}
     if summary.steady_state is not None:
         fields["steady_state"] = summary.steady_state
     if summary.overloaded:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from penstock.metrics.dependence import InFlight, requests_in_flight
 from penstock.metrics.precision import Checkpoints, Precision
 from penstock.runs.log_tail import LogTail, values_while_running
 from penstock.runs.runner import RunningPhase
@@ -23,6 +24,7 @@ class _Row(NamedTuple):
     """A request that has the metric."""
 
     start: int
+    end: int
     value: float
     phase: int
     worker: int
@@ -66,7 +68,7 @@ class UntilRule:
         for record, values in zip(records, values_while_running(records), strict=True):
             if values is not None and self._target.metric in values:
                 value = values[self._target.metric]
-                self._rows.append(_Row(record.start, value, record.phase, record.worker, record.issued))
+                self._rows.append(_Row(record.start, record.end, value, record.phase, record.worker, record.issued))
         if not self._has_read:
             self._has_read = True
             self._checkpoints.skip(sum(row.phase in self._earlier for row in self._rows))
@@ -76,7 +78,8 @@ class UntilRule:
 
     def _look(self, rows: list[_Row]) -> None:
         if len(rows) >= self._checkpoints.next_at:
-            self.is_reached = self._checkpoints.look(np.array([row.value for row in sorted(rows)]))
+            starts, ends, values = np.array([(row.start, row.end, row.value) for row in sorted(rows)]).T
+            self.is_reached = self._checkpoints.look(values, InFlight(requests_in_flight(starts, ends)))
 
     def facts(self) -> dict[str, Any]:
         """Return what the log keeps about the rule, after the end of the phase."""
@@ -89,6 +92,6 @@ class UntilRule:
             "reached": self.is_reached,
             "ended_run": self.ended_run,
             "requests": len(self._rows),
-            "level": self._checkpoints.level,
+            "level": self._checkpoints.confidence,
             "interval": None if interval is None else msgspec.to_builtins(interval),
         }

@@ -1,0 +1,213 @@
+"""How far the requests of a run depend on each other: n of them tell as much about a figure as n / tau independent ones.
+
+The variance of a mean of n correlated values is tau times that of n independent ones; tau, the correlation time in requests, is
+the sum of the correlations at all distances. Two estimates bound it from below, and the larger one counts:
+
+- The correlations of the values themselves, summed up to where they vanish in noise (Geyer's initial monotone sequence), and
+  at least over the requests that are in flight together. The requests of a closed loop share a queue for one round.
+- The number of requests in flight when each one starts. It is observed exactly, it is not hidden by the variation of service
+  times, and it shows how slowly the state of the server changes. Latencies that follow it inherit its correlation time.
+
+Short runs estimate both too low, most of all those that happen to meet no congestion. So both are raised, the more the fewer
+correlation times the run has, and a run with fewer than `MIN_TIMES` (after that) has no intervals.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from statistics import NormalDist
+
+import numpy as np
+
+from penstock.metrics.statistics import Values
+
+__all__ = ["MIN_TIMES", "Dependence", "InFlight", "correlation_time", "is_constant", "requests_in_flight"]
+
+MIN_TIMES = 20.0
+"""Correlation times that a run must have. With 10, simulated queues at loads of 0.7 and more print intervals of the mean for
+those runs that met little congestion, and up to 9 % of all runs print one that misses the truth."""
+_ROUNDING = 1e-24
+"""Variance, relative to the square of the mean, below which values differ only because of rounding."""
+_GROUPS = 1 << 14
+"""A longer series is replaced by the means of so many groups, because its correlations would take too long."""
+_MIN_GROUPS = 25
+_ROUNDS_PER_GROUP = 4
+"""Length of the groups whose means tell how far latencies follow the number in flight, in rounds of requests in flight. Over
+single requests, service times hide it."""
+_NOISE = 1.4
+_MEAN_NOISE = 0.6
+"""Correlations whose sum is below so many standard errors count as none. For percentiles it is larger: without, 400 independent
+requests would often seem too few for a p99. A mean has no such limit, and its interval becomes a little longer."""
+_LINK_NOISE = 3.0
+"""Square of a correlation with the number in flight, in squared standard errors, that counts as none."""
+_LINK_FACTOR = 1.15
+_NORMAL = NormalDist()
+
+
+def requests_in_flight(starts: Values, ends: Values) -> Values:
+    """Return how many requests are in flight when each one starts. The starts are in order."""
+    before = np.searchsorted(np.sort(ends), starts, side="right")
+    count: Values = np.maximum(np.arange(len(starts)) - before, 0).astype(np.float64)
+    return count
+
+
+def is_constant(values: Values) -> bool:
+    """Return whether values differ by rounding at most."""
+    mean = float(values.mean())
+    return float(values.var()) <= _ROUNDING * mean * mean
+
+
+class InFlight:
+    """The number of requests in flight at each start of a series, as the state of the server."""
+
+    def __init__(self, counts: Values) -> None:
+        count = len(counts)
+        self.counts = counts
+        self.typical = max(1, int(np.median(counts)) + 1) if count else 1
+        """Requests in flight together."""
+        self.largest = int(counts.max()) + 1 if count else 1
+        self.horizon = 2 * self.typical if self.typical > 1 else 1
+        """Distance up to which correlations of values count even if they vanish in noise."""
+        self.scale = max(1, min(_ROUNDS_PER_GROUP * self.typical, count // _MIN_GROUPS))
+        self.is_constant = count < _MIN_GROUPS or is_constant(counts)
+        self.times, self.tau = float(count), 1.0
+        if self.is_constant:
+            return
+        tau = max(1.0, _summed(counts)[0])
+        times = count / tau
+        self.tau = tau * (1 + 6 / math.sqrt(times) + 20 / times)
+        """Correlation time, raised."""
+        self.times = count / self.tau
+        """Correlation times that the series has for certain."""
+        self.horizon = max(self.horizon, int(2 * tau))
+        self._means = _group_means(counts, self.scale)
+        self._mean_ratio = self.scale * float(self._means.var()) / float(counts.var())
+
+    def tau_of(self, values: Values) -> float:
+        """Return the correlation time that values have because they follow the number in flight; 1 if they do not."""
+        if self.is_constant or is_constant(values):
+            return 1.0
+        share = _squared_correlation(values, self.counts)
+        tau = 1 + min(1.0, _LINK_FACTOR * math.sqrt(share)) * (self.tau - 1)
+        means = _group_means(values, self.scale)
+        share = _squared_correlation(means, self._means)
+        if share > 0:
+            ratio = self.scale * float(means.var()) / float(values.var())
+            tau = max(tau, ratio * (1 + share * max(0.0, self.tau / self._mean_ratio - 1)))
+        return tau
+
+
+class Dependence:
+    """How far the values of a series depend on each other. They are in the order of the starts."""
+
+    def __init__(self, values: Values, in_flight: InFlight | None = None) -> None:
+        self._values = values
+        self._in_flight = in_flight or InFlight(np.zeros(len(values)))
+        self.count = len(values)
+
+    @cached_property
+    def order(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        return np.argsort(self._values, kind="stable")
+
+    @cached_property
+    def _ranks(self) -> Values:
+        """The ranks of the values; equal ones share their mean rank."""
+        ordered = self._values[self.order]
+        firsts = np.flatnonzero(np.concatenate(((True,), ordered[1:] != ordered[:-1], (True,))))
+        ranks = np.empty(self.count)
+        ranks[self.order] = np.repeat((firsts[1:] + firsts[:-1] - 1) / 2, np.diff(firsts))
+        return ranks
+
+    @cached_property
+    def _by_load(self) -> float:
+        """Correlation time because of the number in flight."""
+        return max(self._in_flight.tau_of(self._values), self._in_flight.tau_of(self._ranks))
+
+    @cached_property
+    def _of_ranks(self) -> float:
+        return self._own(self._ranks, _NOISE)
+
+    @cached_property
+    def of_mean(self) -> float:
+        """Correlation time that counts for the mean."""
+        return max(self._by_load, self._own(self._values, _MEAN_NOISE))
+
+    @cached_property
+    def times(self) -> float:
+        """Correlation times of the series."""
+        if is_constant(self._values):
+            return float(self.count)
+        times = self.count / max(self.of_mean, self._of_ranks)
+        return min(times, self._in_flight.times) if self._by_load > 1 else times
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the series is long enough to tell its correlation time."""
+        return self.times >= MIN_TIMES
+
+    def of_share(self, happened: Values, share: float) -> float:
+        """Return the correlation time that counts for the share of values at or below a quantile, of zeros and ones."""
+        # Requests with weakly correlated ranks, as if they were normal: the correlation of the indicators is smaller.
+        part = _NORMAL.pdf(_NORMAL.inv_cdf(share)) ** 2 / (share * (1 - share))
+        return max(self._by_load, 1 + part * (self._of_ranks - 1), self._own(happened, _NOISE))
+
+    def _own(self, values: Values, noise: float) -> float:
+        """Return the correlation time by the correlations of the values."""
+        tau = correlation_time(values, noise, self._in_flight.horizon)
+        times = self.count / tau
+        return 1.0 if tau == 1 else tau * (1 + 3 / math.sqrt(times) + 20 / times)
+
+
+def correlation_time(values: Values, noise: float = _MEAN_NOISE, horizon: int = 1) -> float:
+    """Return the correlation time of a series by its correlations; 1 if they are within so many standard errors."""
+    if is_constant(values):
+        return 1.0
+    tau, distance = _summed(values, horizon)
+    return 1.0 if tau < 1 + 2 * noise * math.sqrt(distance / len(values)) else tau
+
+
+def _summed(values: Values, horizon: int = 1) -> tuple[float, int]:
+    """Return the summed correlations of a series, at least up to the horizon, and the distance up to which they are summed."""
+    size = -(-len(values) // _GROUPS)
+    means = _group_means(values, size)
+    correlations = _correlations(means)
+    pairs = correlations[: len(correlations) // 2 * 2].reshape(-1, 2).sum(axis=1)
+    negative = np.flatnonzero(pairs <= 0)
+    last = max(1, int(negative[0]) if len(negative) else len(pairs))
+    total, distance = 2 * float(np.minimum.accumulate(pairs[:last]).sum()) - 1, 2 * last
+    least = min(-(-horizon // size), len(correlations) // 4)
+    if least > distance:
+        over_horizon = 1 + 2 * float(correlations[1 : least + 1].sum())
+        if over_horizon > total:
+            total, distance = over_horizon, least
+    ratio = size * float(means.var()) / float(values.var())
+    return ratio * total, distance * size
+
+
+def _correlations(values: Values) -> Values:
+    """Return the autocorrelations of a series at all distances."""
+    count = len(values)
+    length = 1 << (2 * count - 1).bit_length()
+    transformed = np.fft.rfft(values - values.mean(), length)
+    products: Values = np.fft.irfft(np.square(transformed.real) + np.square(transformed.imag), length)[:count]
+    if products[0] > 0:
+        products /= products[0]
+    return products
+
+
+def _group_means(values: Values, size: int) -> Values:
+    if size <= 1:
+        return values
+    whole = len(values) // size * size
+    means: Values = values[:whole].reshape(-1, size).mean(axis=1)
+    return means
+
+
+def _squared_correlation(values: Values, others: Values) -> float:
+    """Return the square of the correlation of two series, without what independent ones have by chance."""
+    centred, other = values - values.mean(), others - others.mean()
+    squares = float(centred @ centred) * float(other @ other)
+    if squares <= 0:
+        return 0.0
+    return max(0.0, float(centred @ other) ** 2 / squares - _LINK_NOISE / len(values))
