@@ -21,6 +21,9 @@ _HIGH, _HIGH_SHARE = 5.0, 0.3
 _PAUSE_EVERY, _PAUSE = 100.0, 12.0
 """A pausing server stops for 0.6 s every 5 s, in units of 50 ms."""
 
+_GAP = 0.001
+"""Time between a reply and the next request."""
+
 Sampler = Callable[[np.random.Generator, int], Values]
 
 
@@ -60,7 +63,7 @@ def series(margin: str, correlation: float) -> Simulate:
             if margin == "lognormal":
                 values = np.exp(values)
         latencies = 20 + values
-        return Runs(np.cumsum(latencies, axis=1) - latencies, latencies)
+        return Runs(np.cumsum(latencies + _GAP, axis=1) - latencies, latencies)
 
     return simulate
 
