@@ -52,10 +52,10 @@ def report(requests: int, *, chunks: int, rows: bool) -> Measured:
 _RESUME = """
 import sys
 from penstock.records.log import RunLog
-from penstock.runs.resume import check_resumable, find_resume_point
+from penstock.runs.resume import LoggedRun, check_resumable
 log = RunLog(sys.argv[1])
 check_resumable(log, sys.argv[1])
-find_resume_point(log, sys.argv[1])
+LoggedRun(log, sys.argv[1])
 """
 
 

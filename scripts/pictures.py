@@ -19,10 +19,10 @@ from penstock.cli.dashboard.snapshot import Header, Snapshot
 from penstock.cli.dashboard.snapshot_builder import SnapshotBuilder
 from penstock.cli.profile import COMMAND_LINE
 from penstock.records.log import Sample
-from penstock.runs.experiment import run_experiment
 from penstock.runs.observer import Observer
 from penstock.runs.points import Point, PointResult
 from penstock.runs.read_experiment import read_experiment
+from penstock.runs.run_experiment import run_experiment
 from penstock.runs.run_folder import RunFolder
 from penstock.runs.runner import RunProgress
 from penstock.schedule.phase import Phase

@@ -60,16 +60,17 @@ def spawn(module: str, *arguments: str, **options: Any) -> subprocess.Popen[byte
 
 
 def fork() -> int:
-    """Fork a child that ignores SIGINT and SIGTERM from its first instruction on.
+    """Fork a child that ignores SIGINT, SIGTERM and SIGHUP from its first instruction on.
 
     Ctrl-C goes to the whole process group. A child that handled it would unwind the stack that it shares with the parent.
     """
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    ignored = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ignored)
     try:
         pid = os.fork()
         if pid == 0:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            for number in ignored:
+                signal.signal(number, signal.SIG_IGN)
         return pid
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -16,6 +16,7 @@ from penstock import __version__
 from penstock.cli.commands import COMMANDS
 from penstock.cli.main import main
 from penstock.errors import RunError, UserError
+from penstock.runs.points import Experiment
 from penstock.settings.schema import Settings
 
 SOURCE = str(Path(penstock.__file__).parent.parent)
@@ -139,8 +140,8 @@ def profile(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_profile_receives_settings_and_the_command_line(profile: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Settings] = []
 
-    def run(settings: Settings) -> int:
-        seen.append(settings)
+    def run(experiment: Experiment) -> int:
+        seen.append(experiment.settings)
         return 7
 
     profile.profile = run  # type: ignore[attr-defined]

@@ -67,10 +67,10 @@ STEPS_BEFORE_THE_FIRST_REQUEST = [
     ("penstock.mock_server.mock_process:spawn", "after"),
     ("penstock.mock_server.mock_process:MockProcess.start", "after"),
     ("penstock.datasets.load:load", "before"),
-    ("penstock.runs.execute:prepare", "before"),
+    ("penstock.runs.start_run:prepare", "before"),
     ("penstock.records.log:RunLog.write_header", "after"),
-    ("penstock.cli.run:_announce", "before"),
-    ("penstock.runs.execute:Runner", "before"),
+    ("penstock.cli.terminal_observer:_announce", "before"),
+    ("penstock.runs.start_run:Runner", "before"),
     ("penstock.workers.in_process:InProcess.start", "before"),
     ("penstock.workers.in_process:Worker", "after"),
     ("penstock.workers.worker:Preconnect.run", "before"),
@@ -88,7 +88,7 @@ STEPS_OF_THE_INDEXER = [
     ("penstock.runs.input_files:_read_rest", "before"),
 ]
 STEPS_OF_THE_REPORT = [
-    ("penstock.runs.execute:FinishedRun", "after"),
+    ("penstock.runs.run_experiment:FinishedRun", "after"),
     ("penstock.cli.run_report:report", "before"),
     ("penstock.reports.write_artifacts:write_artifacts", "before"),
     ("penstock.reports.write_artifacts:write_artifacts", "after"),
@@ -100,7 +100,7 @@ STEPS_OF_THE_FOLDER = [
     ("os:rename", "before"),
     ("os:rename", "after"),
     ("os:mkdir", "before"),
-    ("penstock.runs.execute:prepare", "before"),
+    ("penstock.runs.start_run:prepare", "before"),
     ("penstock.workers.in_process:Worker", "before"),
 ]
 URL = ("--url", "mock://?ttft=1", "--request-count", 3)
@@ -154,9 +154,9 @@ def test_ctrl_c_where_python_ignores_exceptions_is_not_lost(program):
     body = """
 import weakref
 from penstock.cli import main
-from penstock.runs import execute
+from penstock.runs import start_run
 
-original = execute.prepare
+original = start_run.prepare
 
 def prepare(*args, **options):
     referent = set()
@@ -164,7 +164,7 @@ def prepare(*args, **options):
     del referent
     return original(*args, **options)
 
-execute.prepare = prepare
+start_run.prepare = prepare
 sys.exit(main.main(sys.argv[1:]))
 """
     outcome = run_script(program, body, *URL)

@@ -144,7 +144,7 @@ class PollCounter(Companion):
 def poll_counter(settings, prepared):
     return PollCounter()
 """,
-    "runs/registry.py",
+    "runs/companion_table.py",
     '"penstock.runs.collect:server_metrics":',
     '"penstock.runs.poll_counter:poll_counter": lambda settings: True,',
 )

@@ -15,7 +15,9 @@ from penstock.datasets.dataset import Contents, ReadOptions, StoredDataset
 from penstock.endpoints.base import endpoint_named as endpoint
 from penstock.errors import UserError
 from penstock.records.payloads import PARTS, PayloadStore
-from penstock.runs.prepare import Prepared, check_streams, default_entries, prepare, resolve_targets
+from penstock.runs.observer import Observer
+from penstock.runs.prepare import Prepared, check_streams, plan_phases, prepare, resolve_targets
+from penstock.runs.stored_data import default_entries, fill_store
 from penstock.schedule.arrivals import Recorded
 from penstock.settings.schema import (
     EndpointSettings,
@@ -56,7 +58,9 @@ def run_prepare(folder: Path, settings: Settings, *conversations: Conversation, 
     dataset = Contents(conversations)
     dataset.prepare(ReadOptions(settings.load.recorded))
     targets = resolve_targets(settings, chat)
-    return prepare(str(folder), settings, chat, targets, dataset, servers=servers)
+    phases = plan_phases(settings, dataset, 1, servers)
+    data = fill_store(str(folder), "", settings, dataset, Observer(), phases=phases)
+    return prepare(str(folder), settings, targets, data, phases, 1)
 
 
 def contents(folder: Path) -> list[str]:
@@ -69,7 +73,7 @@ def test_bodies_are_stored_with_the_models_in_turn(tmp_path: Path) -> None:
     prepared = run_prepare(tmp_path, make_settings(LoadSettings()), conversation(0), conversation(1), conversation(2))
     store = PayloadStore(str(tmp_path), ())
     assert [json.loads(store.body(n))["model"] for n in range(3)] == ["m", "n", "m"]
-    assert prepared.conversations == 3
+    assert prepared.data.conversations == 3
     assert prepared.expected == [3]
     assert [phase.name for phase in prepared.phases] == ["profiling"]
 

@@ -55,7 +55,8 @@ class Simulation:
             while True:
                 self._run(point)
                 self.levels.append(point)
-                point = points.send(PointResult(point, None, outcome=""))
+                assert point.rule is not None
+                point = points.send(PointResult(point, None, facts=point.rule.facts()))
         except StopIteration:
             self._log.close()
 

@@ -1,21 +1,25 @@
 """The rule of `--until`, on records that a worker has written."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.metrics.precision import parse_precision
-from penstock.records.log import UNTIL, LogWriter
+from penstock.records.log import UNTIL, LoggedData, LogWriter, RunLog
 from penstock.records.worker_report import WorkerReport
 from penstock.runs import until as until_module
-from penstock.runs.execute import OpenedRun, execute_phases
+from penstock.runs.observer import Observer
+from penstock.runs.point_runner import PointRunner
+from penstock.runs.points import Point
+from penstock.runs.resume import BegunPoint
+from penstock.runs.start_run import StartedRun
+from penstock.runs.stored_data import read_stored
 from penstock.runs.until import UntilRule
 from penstock.schedule.phase import Phase, Resumed
-from penstock.settings.schema import LoadSettings
 from penstock.workers.messages import Progress
 from support.records import MS, make_record
 from support.runs import PROFILING, WARMUP, write_log
@@ -37,15 +41,16 @@ class Run:
     """A run whose worker has written all its records before this process goes on after the start of the phase."""
 
     interrupts = index = 0
-    began = True
-    companion_error = None
+    stopping = False
     progress = SimpleNamespace(ended=0, failed=0, workers=())
 
     def __init__(self, folder: Path) -> None:
         self.decisions: dict[str, dict[str, Any]] = {}
         self._folder = folder
 
-    def start(self, _: Phase) -> "Run":
+    def pause(self, _: float) -> None: ...
+
+    def start(self, _: Phase, **__: Any) -> "Run":
         write_records(self._folder, 150)
         return self
 
@@ -65,26 +70,30 @@ def write_records(folder: Path, count: int) -> None:
     log.close()
 
 
-def execute(run: Any, folder: Path, phase: Phase) -> None:
-    settings: Any = SimpleNamespace(until="avg request_latency ±10", load=LoadSettings())
-    prepared: Any = SimpleNamespace(phases=[phase], job=SimpleNamespace(log=str(folder)))
+def run_point(run: Any, log: str, begun: BegunPoint | None = None) -> None:
+    """Run a point whose profiling phase ends when the mean latency is known to 10 ms."""
+    settings = replace(RunLog.read_header(log).settings, until="avg request_latency ±10")
+    logged: Any = begun and SimpleNamespace(begun=begun, count=0, position=0, points=[], datasets=list)
+    data = read_stored(log, LoggedData(""), RunLog.read_header(log))
+    prepared: Any = SimpleNamespace(job=SimpleNamespace(log=log, seed=RunLog.read_header(log).seed), data=data)
     none: Any = None
-    execute_phases(nullcontext(OpenedRun(settings, none, none, prepared, run)), run)
+    PointRunner(StartedRun(settings, none, prepared, run, logged), Observer()).run(Point(settings, alone=True))
 
 
 def test_no_request_is_missed_when_this_process_is_slow(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    execute(run, tmp_path, make_phase())
+    log = write_log(tmp_path, [])
+    run = Run(Path(log))
+    run_point(run, log)
     assert run.decisions[UNTIL]["requests"] == 150
 
 
 def test_resumed_phase_counts_the_requests_of_the_profiling_phases_before_it(tmp_path: Path) -> None:
     """Of the two requests in the log, one belongs to the warmup."""
-    log = Path(write_log(tmp_path, [make_record(), make_record(phase=1)], phases=(WARMUP, PROFILING)))
-    run = Run(log)
+    log = write_log(tmp_path, [make_record(), make_record(phase=1)], phases=(WARMUP, PROFILING))
+    run = Run(Path(log))
     run.index = 2
-    run.start = lambda _: run  # type: ignore[method-assign]
-    execute(run, log, make_phase(resumed=Resumed()))
+    run.start = lambda *_, **__: run  # type: ignore[method-assign]
+    run_point(run, log, BegunPoint(None, (make_phase(resumed=Resumed()),), 0))
     assert run.decisions[UNTIL]["requests"] == 1
 
 

@@ -13,23 +13,22 @@ from msgspec.structs import replace
 from penstock.api.options import parse_options, settings_of
 from penstock.api.result import PointResult, Result, SweepResult
 from penstock.comparison.compare_pairs import Comparison
-from penstock.datasets.dataset import Dataset
 from penstock.errors import RunError, UserError
-from penstock.runs.execute import FailureRule, OpenedRun, execute, log_end, open_run, store_data
-from penstock.runs.experiment import log_phase, run_experiment
 from penstock.runs.experiment_report import report_experiment
 from penstock.runs.observer import Observer
-from penstock.runs.point_folder import write_reference
+from penstock.runs.point_runner import PointRunner
+from penstock.runs.points import Point, Single
 from penstock.runs.points import PointResult as ExperimentPoint
 from penstock.runs.read_experiment import read_experiment
 from penstock.runs.read_settings import asks_for_experiment
+from penstock.runs.run_experiment import report_ended, run_experiment
 from penstock.runs.run_folder import RunFolder
-from penstock.runs.runner import PhaseResult, RunProgress
+from penstock.runs.runner import RunProgress
+from penstock.runs.start_run import StartedRun, start_run
+from penstock.runs.stop_rules import CallerRule
 from penstock.runs.summarise import RunReport, summarise
 from penstock.runs.upload import copied_results
-from penstock.schedule.phases import make_phases
 from penstock.settings.resolve import resolve_load
-from penstock.settings.schema import WarmupSettings
 
 __all__ = ["Runner", "compare", "mock", "profile", "sweep"]
 
@@ -47,7 +46,7 @@ def profile(*, on_progress: OnProgress | None = None, **options: Any) -> Result:
         raise UserError("These options ask for several runs; use penstock.sweep, which returns a result for each.")
     settings = settings_of(options)
     with copied_results(settings.output), RunFolder(settings.output.folder) as folder:
-        done = execute(settings, folder, _Observer(on_progress), spawn=True)
+        done = run_experiment(Single(settings), folder, _Observer(on_progress), spawn=True)
         report = summarise(
             settings.output.folder,
             tokenizer=done.tokenizer,
@@ -80,7 +79,7 @@ def sweep(
     settings = experiment.settings
 
     def ended(result: ExperimentPoint) -> None:
-        if on_point is not None and result.outcome is None:
+        if on_point is not None and result.point.rule is None:
             on_point(_point_result(result))
 
     with copied_results(settings.output), RunFolder(settings.output.folder) as folder:
@@ -112,19 +111,17 @@ class Runner:
                 "warmup, and give a function as `until` to `run`."
             )
         self._observer = _Observer(on_progress)
-        self._dataset: Dataset | None = None
-        """The dataset that replaced the first one."""
-        self._loads = 0
         self._stack = ExitStack()
-        self._opened: OpenedRun | None = None
-        self._position = 0
+        self._run: StartedRun | None = None
+        self._points: PointRunner | None = None
         self._count = 0
 
     def __enter__(self) -> Runner:
         with ExitStack() as stack:
             stack.enter_context(copied_results(self._settings.output))
             folder = stack.enter_context(RunFolder(self._settings.output.folder))
-            self._opened = stack.enter_context(open_run(self._settings, folder, self._observer, spawn=True))
+            self._run = stack.enter_context(start_run(Single(self._settings), folder, self._observer, spawn=True))
+            self._points = PointRunner(self._run, self._observer)
             self._stack = stack.pop_all()
         return self
 
@@ -135,18 +132,8 @@ class Runner:
 
     def load(self, **options: Any) -> None:
         """Replace the prompts. The options are those of the command line for the input: `isl`, `osl`, `input_file`, …"""
-        opened = self._require_opened()
         settings = settings_of(self._options | options)
-        self._loads += 1
-        stored = store_data(opened, settings, self._loads, self._observer)
-        opened.runner.load(stored.data)
-        self._dataset = stored.dataset
-        self._position = 0
-
-    def _require_opened(self) -> OpenedRun:
-        if self._opened is None:
-            raise RuntimeError("use the Runner in a with statement")
-        return self._opened
+        self._settings = replace(self._settings, input=settings.input)
 
     def run(
         self,
@@ -160,37 +147,29 @@ class Runner:
         The options are those of the command line for the load: `concurrency`, `request_rate`, `arrival_pattern`,
         `request_count`, `benchmark_duration` and so on. `until` is called about every 10 ms, and the phase ends early when
         it returns True."""
-        opened = self._require_opened()
-        dataset = self._dataset or opened.dataset
+        if self._run is None or self._points is None:
+            raise RuntimeError("use the Runner in a with statement")
         parsed = parse_options(load)
         others = [target for target in parsed.values if not target.startswith("load.")]
         if others:
             raise UserError(f"{parsed.spellings[others[0]]} is not an option of the load; give it to the Runner.")
         number, self._count = self._count, self._count + 1
-        loaded = resolve_load(parsed)
-        (phase,) = make_phases(
-            loaded,
-            WarmupSettings(),
-            synthetic=dataset.synthetic,
-            seed=opened.prepared.job.seed + number,
-            several_turns=max(dataset.turns, default=1) > 1,
+        folder, label = self._settings.output.folder, f"phase_{number}"
+        settings = replace(
+            self._settings,
+            load=resolve_load(parsed),
+            output=replace(self._settings.output, folder=os.path.join(folder, label)),
         )
-        phase = replace(phase, name=name or f"phase_{number}", first=self._position, point=number)
-        logged = log_phase(opened, number, loaded, phase)
-        running = opened.runner.start(phase)
-        if running is None:
+        seed = self._run.prepared.job.seed + number
+        point = Point(settings, label, phase_name=name or label, goes_on=True, seed=seed)
+        ended = self._points.run(point, None if until is None else CallerRule(until))
+        if ended is None:
             raise RunError("The run has ended, so no phase can start.")
-        rule = FailureRule(loaded, opened.runner.progress)
-        result: PhaseResult = running.wait(
-            lambda phase: rule.is_met(phase) or (until is not None and until(phase.progress))
-        )
-        log_end(opened.runner, running, rule.reason)
-        self._position = result.next_position
-        folder = self._settings.output.folder
-        into = os.path.join(folder, logged.folder)
-        report = summarise(folder, tokenizer=opened.tokenizer, point=number, into=into, incomplete=rule.reason)
-        write_reference(folder, logged)
-        return _result(report, into)
+        if ended.unsent is not None:
+            raise UserError(ended.unsent)
+        report = report_ended(ended, folder, self._run.tokenizer).report
+        assert report is not None
+        return _result(report, settings.output.folder)
 
 
 @contextmanager

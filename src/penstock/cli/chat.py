@@ -78,7 +78,7 @@ def run(parsed: ParsedArguments) -> int:
     for values, flag in ((settings.models, "--model"), (settings.endpoint.urls, "--url")):
         if len(values) > 1:
             raise UserError(f"A conversation has one model on one server; give one value for {flag}.")
-    from penstock.runs.execute import mock_servers
+    from penstock.runs.start_run import mock_servers
 
     with mock_servers(settings) as started:
         return _converse(started, parsed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
     from penstock.comparison.compare_pairs import Comparison
     from penstock.metrics.conditions import Condition
     from penstock.records.header import RunHeader
+    from penstock.runs.run_experiment import FinishedRun
     from penstock.settings.schema import Settings
 
-__all__ = ["COMMAND_LINE", "run"]
+__all__ = ["COMMAND_LINE", "report_servers", "run"]
 
 COMMAND_LINE = CommandLine(
     "compare",
@@ -119,7 +121,7 @@ def _parse_limits(conditions: list[str]) -> list[Condition]:
     return [parse_limit(text) for text in conditions]
 
 
-def _check_limits(limits: list[Condition], comparisons: list[Comparison]) -> int:
+def _check_limits(limits: Sequence[Condition], comparisons: list[Comparison]) -> int:
     """Print a sentence for each limit that a difference exceeds, and return the exit status."""
     if not limits:
         return 0
@@ -133,7 +135,7 @@ def _check_limits(limits: list[Condition], comparisons: list[Comparison]) -> int
 
 
 def _runs(first: str, second: str, metric: str | None, as_json: bool, limits: list[Condition], html: str | None) -> int:
-    from penstock.cli.open_run import is_experiment, open_run
+    from penstock.cli.open_log import is_experiment, open_log
     from penstock.comparison.compare_pairs import compare
     from penstock.comparison.read_runs import pair, read_requests
 
@@ -141,7 +143,7 @@ def _runs(first: str, second: str, metric: str | None, as_json: bool, limits: li
         if not os.path.exists(path):
             raise UserError(f"There is no run at '{path}'.")
         if is_experiment(path):
-            open_run(path)  # raises UserError, which lists its runs
+            open_log(path)  # raises UserError, which lists its runs
     pairs = pair(read_requests(first, first), read_requests(second, second))
     comparisons = [compare(pairs, throughput=True, metric=metric, notes=(_SEPARATE_RUNS_NOTE,))]
     if html is not None:
@@ -165,28 +167,36 @@ def _servers(parsed: ParsedArguments, metric: str | None, as_json: bool, limits:
         raise UserError("--export-level summary keeps no request records, which compare needs; leave it out.")
     if as_json:
         output = msgspec.structs.replace(output, quiet=True)
-    return _interleaved(msgspec.structs.replace(settings, output=output), metric, as_json, limits)
+    settings = msgspec.structs.replace(settings, output=output)
+    from penstock.cli.run import open_folder, run_on_terminal
+    from penstock.runs.points import Single
+
+    with open_folder(settings) as folder:
+        done = run_on_terminal(Single(settings, servers), folder)
+        return report_servers(settings, done, metric, as_json, limits)
 
 
-def _interleaved(settings: Settings, metric: str | None, as_json: bool, limits: list[Condition]) -> int:
-    from penstock.cli.run import check_remote, copy_results, open_folder, run_on_terminal
-    from penstock.cli.run_report import parse_assertions, report_run
+def report_servers(
+    settings: Settings,
+    done: FinishedRun,
+    metric: str | None = None,
+    as_json: bool = False,
+    limits: Sequence[Condition] = (),
+) -> int:
+    """Report on each server of a run that compares several, compare them, and return the exit status."""
+    from penstock.cli.run import copy_results
+    from penstock.cli.run_report import report_run
     from penstock.comparison.compare_pairs import compare
     from penstock.comparison.read_runs import pair, read_requests
     from penstock.secrets import redact_url
 
-    parse_assertions(settings)  # report mistakes before the run
-    check_remote(settings)
-    servers = len(settings.endpoint.urls)
-    folder = settings.output.folder
+    folder, servers = settings.output.folder, len(settings.endpoint.urls)
     status = 0
     sides = []
-    with open_folder(folder) as running:
-        done = run_on_terminal(settings, running, servers=servers)
-        for number, url in enumerate(settings.endpoint.urls):
-            subfolder = os.path.join(folder, _LETTERS[number])
-            status = max(status, report_run(done, url=number, into=subfolder))
-            sides.append((subfolder, redact_url(url)))
+    for number, url in enumerate(settings.endpoint.urls):
+        subfolder = os.path.join(folder, _LETTERS[number])
+        status = max(status, report_run(done, url=number, into=subfolder))
+        sides.append((subfolder, redact_url(url)))
     try:
         first, *others = [read_requests(subfolder, url) for subfolder, url in sides]
     except UserError:

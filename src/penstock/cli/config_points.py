@@ -21,13 +21,12 @@ class ConfigPoints(NamedTuple):
 
 def read_points(parsed: ParsedArguments) -> ConfigPoints:
     """Read and check every point as a run would, or raise `UserError`."""
-    if asks_for_experiment(parsed):
-        from penstock.runs.read_experiment import read_experiment
-
-        read_experiment(parsed)  # checks what only experiments have, and adds the names of the parameters to `parsed`
     sweep = {target: value for target, value in parsed.values.items() if isinstance(value, ValueList)}
-    points = [
-        ({target: arguments.values[target] for target in sweep}, read_settings(arguments))
-        for _, arguments in combinations(parsed)
-    ]
-    return ConfigPoints(sweep, points)
+    if not asks_for_experiment(parsed):
+        return ConfigPoints(sweep, [({}, read_settings(parsed))])
+    from penstock.runs.read_experiment import make_experiment, read_variations
+
+    variations = read_variations(parsed)
+    make_experiment(variations, variations[0].settings.output.folder)  # checks what only experiments have
+    values = [{target: point.values[target] for target in sweep} for _, point in combinations(parsed)]
+    return ConfigPoints(sweep, [(each, point.settings) for each, point in zip(values, variations, strict=True)])

@@ -43,10 +43,10 @@ tenth: what is higher for the slow ones moved.
 
 
 def run(parsed: ParsedArguments) -> int:
-    from penstock.cli.open_run import open_run
+    from penstock.cli.open_log import open_log
     from penstock.telemetry.explain import explain
 
-    explanation = explain(open_run(parsed.values["folder"]), parsed.values.get("slowest", _DEFAULT))
+    explanation = explain(open_log(parsed.values["folder"]), parsed.values.get("slowest", _DEFAULT))
     if parsed.values.get("json"):
         print_json(explanation)
     elif explanation.requests:

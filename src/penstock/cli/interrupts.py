@@ -2,7 +2,9 @@
 
 Before the first request the signal handler itself cleans up and ends the process. A KeyboardInterrupt instead could be lost
 (Python ignores exceptions in weakref callbacks, which imports use), become another error (in a C extension that is being
-imported) or skip the `__exit__` that it interrupts. While requests are sent, `workers.local_processes` handles Ctrl-C.
+imported) or skip the `__exit__` that it interrupts. While requests are sent, `cli.terminal_observer` handles the signals.
+
+SIGHUP, which a lost connection to the terminal sends, ends a run like Ctrl-C, unless it was ignored at the start (`nohup`).
 """
 
 from __future__ import annotations
@@ -16,7 +18,15 @@ from time import monotonic
 
 from penstock.cli.exit_status import EXIT_INTERRUPTED
 
-__all__ = ["finish", "install", "load_began", "raise_keyboard_interrupt", "undo_on_interrupt"]
+__all__ = [
+    "ending_signals",
+    "finish",
+    "install",
+    "leave_lost_terminal",
+    "load_began",
+    "raise_keyboard_interrupt",
+    "undo_on_interrupt",
+]
 
 _ECHO_S = 0.1
 """A wrapper such as `timeout` forwards the SIGINT that the terminal has already sent: a second one within this time."""
@@ -30,20 +40,40 @@ class _State:
     """Folder of the run, once requests have been sent."""
     interrupted_at: float | None = None
     """When the first Ctrl-C after the load arrived."""
+    terminals: tuple[int, ...] = ()
+    """The standard streams that are terminals."""
 
 
 _state = _State()
 
 
 def install() -> None:
-    """Handle SIGINT from now on, in a process that is a Penstock command."""
+    """Handle SIGINT and SIGHUP from now on, in a process that is a Penstock command."""
     signal.signal(signal.SIGINT, _handle)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, _handle)
+        _state.terminals = tuple(stream for stream in range(3) if os.isatty(stream))
 
 
 def raise_keyboard_interrupt() -> None:
-    """Let SIGINT raise KeyboardInterrupt, for commands that have nothing to undo."""
-    if signal.getsignal(signal.SIGINT) is _handle:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Let SIGINT raise KeyboardInterrupt and SIGHUP end the process, for commands that have nothing to undo."""
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is _handle:
+            signal.signal(number, handler)
+
+
+def ending_signals() -> list[signal.Signals]:
+    """Return the signals that end a run which sends requests."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [signal.SIGINT, signal.SIGTERM] if ignored else [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+def leave_lost_terminal(number: int) -> None:
+    """Let output to the terminal go to /dev/null after SIGHUP: writing to a terminal that is gone fails."""
+    if number == signal.SIGHUP:
+        for stream in _state.terminals:
+            os.dup2(os.open(os.devnull, os.O_RDWR), stream)
+        _state.terminals = ()
 
 
 @contextlib.contextmanager
@@ -63,13 +93,15 @@ def load_began(folder: str) -> None:
 
 
 def finish(status: int) -> int:
-    """Return the exit status of the process, which is about to end, and ignore SIGINT from now on."""
-    if signal.getsignal(signal.SIGINT) is _handle:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Return the exit status of the process, which is about to end, and ignore the signals from now on."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is _handle:
+            signal.signal(number, signal.SIG_IGN)
     return status if _state.interrupted_at is None else EXIT_INTERRUPTED
 
 
-def _handle(*_: object) -> None:
+def _handle(number: int, _: object) -> None:
+    leave_lost_terminal(number)
     if _state.folder is None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         if _state.undo is not None:

@@ -91,7 +91,7 @@ def _report(folder: str, paths: list[str]) -> None:
 
 def _page(folder: str) -> dict[str, Any]:
     """Return the data of the page of a run: from its report.html, or from its log."""
-    from penstock.cli.open_run import open_run
+    from penstock.cli.open_log import open_log
     from penstock.reports.report_html import PAGE_NAME, read_page
     from penstock.runs.experiment_report import why_incomplete
     from penstock.runs.summarise import summarise
@@ -102,7 +102,7 @@ def _page(folder: str) -> dict[str, Any]:
             return read_page(path)
         except ValueError:
             raise UserError(f"{path} is not a page of Penstock; `penstock report {folder}` writes it again.") from None
-    log = open_run(folder)
+    log = open_log(folder)
     point = None if log.point is None else log.point.index
     run_folder = os.path.dirname(log.folder)
     incomplete = why_incomplete(log)

@@ -69,14 +69,9 @@ def run(parsed: ParsedArguments) -> int:
         from penstock.cli.resume import resume
 
         return resume(parsed)
-    from penstock.runs.read_settings import asks_for_experiment, read_settings
+    from penstock.runs.read_experiment import read_experiment
 
-    if asks_for_experiment(parsed):
-        from penstock.cli.experiment import profile as profile_experiment
-        from penstock.runs.read_experiment import read_experiment
-
-        return profile_experiment(read_experiment(parsed))
-    settings = read_settings(parsed)  # mistakes on the command line are reported before the rest is imported
+    experiment = read_experiment(parsed)  # mistakes on the command line are reported before the rest is imported
     from penstock.cli.run import profile
 
-    return profile(settings)
+    return profile(experiment)

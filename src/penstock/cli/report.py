@@ -57,7 +57,7 @@ tokenizer. Damaged parts of a log are skipped and counted. Files that contain mo
 
 
 def run(parsed: ParsedArguments) -> int:
-    from penstock.cli.open_run import is_experiment, open_run
+    from penstock.cli.open_log import is_experiment, open_log
     from penstock.cli.run_report import report
     from penstock.runs.experiment_report import why_incomplete
     from penstock.tokens.lazy_tokenizer import LazyTokenizer
@@ -69,7 +69,7 @@ def run(parsed: ParsedArguments) -> int:
         _check_output(output)
     if is_experiment(folder):
         return _report_experiment(folder, output, values)
-    log = open_run(folder)
+    log = open_log(folder)
     header = log.header
     if not values.get("overwrite"):
         _check_not_worse(log, output)
@@ -91,8 +91,8 @@ def run(parsed: ParsedArguments) -> int:
 
 def _report_experiment(folder: str, output: str, values: dict[str, Any]) -> int:
     """Write the files of all points again, and those over all points."""
-    from penstock.cli.experiment import report_again
-    from penstock.cli.open_run import open_points
+    from penstock.cli.open_log import open_points
+    from penstock.cli.points_report import report_again
 
     if not values.get("overwrite"):
         for log in open_points(folder):

@@ -6,16 +6,17 @@ import os
 
 from msgspec.structs import replace
 
-from penstock.cli.open_run import is_experiment, open_run
-from penstock.cli.run import TerminalObserver, check_remote, copy_results, explain_early_interrupt, open_folder
-from penstock.cli.run_report import report_run
+from penstock.cli.open_log import open_log
+from penstock.cli.run import open_folder, report_finished, run_on_terminal
 from penstock.errors import UserError
-from penstock.runs.execute import execute_phases
-from penstock.runs.resume import check_resumable, find_resume_point, open_resumed_run, resumed_settings
+from penstock.records.log import RunLog
+from penstock.runs.point_folder import find_log
+from penstock.runs.resume import LoggedRun, check_resumable, resumed_experiment, resumed_settings
 from penstock.secrets import REDACTED, redact_url
+from penstock.settings.endpoint_types import load_endpoint
 from penstock.settings.flag_values import ParsedArguments
-from penstock.settings.resolve import resolve
-from penstock.settings.schema import EndpointSettings, OutputSettings
+from penstock.settings.resolve import resolve_endpoint
+from penstock.settings.schema import OutputSettings, Settings
 
 __all__ = ["results_url", "resume"]
 
@@ -41,29 +42,18 @@ def resume(parsed: ParsedArguments) -> int:
             f"--resume takes the load from the run in {folder}; leave out {parsed.spellings[other[0]]}. Only --url, "
             "credentials, --cluster, --results-url and --quiet, --ui and --verbose can be given with it."
         )
-    if not os.path.isdir(folder):
-        raise UserError(f"There is no folder {folder}, so there is nothing to resume.")
-    if is_experiment(folder):
-        raise UserError(f"{folder} holds an experiment with several runs; --resume goes on with a single run.")
-    with open_folder(folder, resume=True) as run_folder:
-        log = open_run(folder)
+    settings = _settings(parsed, folder)
+    with open_folder(settings, resume=True) as run_folder:
+        log = RunLog(run_folder.log)
         check_resumable(log, folder)
-        header = log.header
-        settings = resumed_settings(
-            header, folder, _given(parsed, header.settings.endpoint.type), urls="endpoint.urls" in parsed.values
-        )
-        point = find_resume_point(log, folder)
-        output = {field: parsed.values[target] for target, field in _OUTPUT.items() if target in parsed.values}
-        output["remote"] = results_url(parsed, settings.output, folder)
-        cluster = parsed.values.get("cluster", settings.cluster)
-        settings = replace(settings, cluster=cluster, output=replace(settings.output, **output))
-        check_remote(settings)
-        observer = TerminalObserver(settings, run_folder)
-        with explain_early_interrupt(run_folder):
-            done = execute_phases(open_resumed_run(settings, run_folder, observer, point), run_folder, point.position)
-        status = report_run(done)
-        copy_results(settings)
-        return status
+        logged = LoggedRun(log, folder)
+        experiment = resumed_experiment(logged.header, settings)
+        done = run_on_terminal(experiment, run_folder, logged)
+        if experiment.servers > 1:
+            from penstock.cli.compare import report_servers
+
+            return report_servers(settings, done)
+        return report_finished(experiment, done)
 
 
 def results_url(parsed: ParsedArguments, logged: OutputSettings, folder: str) -> str | None:
@@ -77,8 +67,20 @@ def results_url(parsed: ParsedArguments, logged: OutputSettings, folder: str) ->
     return url
 
 
-def _given(parsed: ParsedArguments, endpoint_type: str) -> EndpointSettings:
-    """Return the endpoint settings with what the user gives again."""
-    values = {target: parsed.values[target] for target in ("endpoint.urls", *_CREDENTIALS) if target in parsed.values}
-    again = ParsedArguments({**values, "models": ["m"], "endpoint.type": endpoint_type}, parsed.spellings)
-    return resolve(again).endpoint
+def _settings(parsed: ParsedArguments, folder: str) -> Settings:
+    """Return the settings of the run in a folder, with what the user gives again."""
+    if not os.path.isdir(folder):
+        raise UserError(f"There is no folder {folder}, so there is nothing to resume.")
+    found = find_log(folder)
+    if found is None:
+        open_log(folder)  # raises UserError
+    assert found is not None
+    if found[1] is not None:
+        raise UserError(f"{folder} holds a point of an experiment; resume that in {os.path.dirname(found[0])}.")
+    header = RunLog.read_header(found[0])
+    given = resolve_endpoint(parsed, load_endpoint(header.settings.endpoint.type))
+    settings = resumed_settings(header, folder, given, urls="endpoint.urls" in parsed.values)
+    output = {field: parsed.values[target] for target, field in _OUTPUT.items() if target in parsed.values}
+    output["remote"] = results_url(parsed, settings.output, folder)
+    cluster = parsed.values.get("cluster", settings.cluster)
+    return replace(settings, cluster=cluster, output=replace(settings.output, **output))

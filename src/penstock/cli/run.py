@@ -3,61 +3,56 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import IO, TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from penstock.cli import interrupts
-from penstock.cli.progress import Display, StatusLine, step_progress
 from penstock.cli.run_report import parse_assertions, report_run
-from penstock.datasets.dataset import Dataset
-from penstock.endpoints.base import Endpoint
+from penstock.cli.terminal_observer import TerminalObserver
 from penstock.plural import counted
-from penstock.runs.execute import FinishedRun, execute
-from penstock.runs.observer import Observer
-from penstock.runs.prepare import Prepared
+from penstock.runs.points import Experiment
+from penstock.runs.run_experiment import FinishedRun, run_experiment
 from penstock.runs.run_folder import RunFolder
-from penstock.runs.runner import Runner, RunProgress
 from penstock.secrets import redact_url
-from penstock.settings.api_key import DEFAULT_VARIABLE
-from penstock.settings.schema import LoadSettings, Settings
-from penstock.tokens.lazy_tokenizer import LazyTokenizer
+from penstock.settings.schema import Settings
 
 if TYPE_CHECKING:
-    from penstock.cli.dashboard.feed import DashboardFeed
-    from penstock.cli.dashboard.snapshot import Header
-    from penstock.records.log import Sample
-    from penstock.schedule.phase import Phase
+    from penstock.runs.resume import LoggedRun
 
-__all__ = [
-    "TerminalObserver",
-    "check_remote",
-    "copy_results",
-    "explain_early_interrupt",
-    "open_folder",
-    "profile",
-    "run_on_terminal",
-]
+__all__ = ["copy_results", "open_folder", "profile", "report_finished", "run_on_terminal"]
 
 
-def profile(settings: Settings) -> int:
+def profile(experiment: Experiment) -> int:
+    """Run an experiment, report on it, and return the exit status."""
+    with open_folder(experiment.settings) as folder:
+        return report_finished(experiment, run_on_terminal(experiment, folder))
+
+
+def report_finished(experiment: Experiment, done: FinishedRun) -> int:
+    """Write and show the report of a run, copy its results, and return the exit status."""
+    if experiment.largest:
+        from penstock.cli.points_report import report_results
+
+        status = report_results(experiment.settings, done)
+    else:
+        status = report_run(done)
+    copy_results(experiment.settings)
+    return status
+
+
+@contextlib.contextmanager
+def open_folder(settings: Settings, *, resume: bool = False) -> Iterator[RunFolder]:
+    """Open the artifact folder, and restore it if Ctrl-C ends the process before the first request. With `resume`, go on with
+    the run in it. Raise UserError for settings that only the end of the run would need."""
     parse_assertions(settings)
-    check_remote(settings)
-    with open_folder(settings.output.folder) as folder:
-        status = report_run(run_on_terminal(settings, folder))
-        copy_results(settings)
-        return status
-
-
-def check_remote(settings: Settings) -> None:
-    """Raise UserError if the results cannot be copied to where the user wants them."""
     if settings.output.remote is not None:
         from penstock.runs.upload import check_results_url
 
         check_results_url(settings.output.remote)
+    folder = RunFolder(settings.output.folder, resume=resume)
+    with interrupts.undo_on_interrupt(folder.roll_back), folder:
+        yield folder
 
 
 def copy_results(settings: Settings) -> None:
@@ -71,268 +66,11 @@ def copy_results(settings: Settings) -> None:
         print(f"Copied {counted(count, 'file')} to {redact_url(settings.output.remote)}")
 
 
-@contextlib.contextmanager
-def open_folder(path: str, *, resume: bool = False) -> Iterator[RunFolder]:
-    """Open the artifact folder, and restore it if Ctrl-C ends the process before the first request. With `resume`, go on with
-    the run in it."""
-    folder = RunFolder(path, resume=resume)
-    with interrupts.undo_on_interrupt(folder.roll_back), folder:
-        yield folder
-
-
-def run_on_terminal(settings: Settings, folder: RunFolder, servers: int = 1) -> FinishedRun:
-    """Run the benchmark and show its progress; raise an exception if it ends before its first request."""
-    with explain_early_interrupt(folder):
-        return execute(settings, folder, TerminalObserver(settings, folder), servers=servers)
-
-
-@contextlib.contextmanager
-def explain_early_interrupt(folder: RunFolder) -> Iterator[None]:
-    """Tell the user if the run is interrupted before its first request."""
+def run_on_terminal(experiment: Experiment, folder: RunFolder, logged: LoggedRun | None = None) -> FinishedRun:
+    """Run an experiment and show its progress; raise an exception if it ends before its first request."""
     try:
-        yield
+        return run_experiment(experiment, folder, TerminalObserver(experiment, folder), logged=logged)
     except KeyboardInterrupt:
         if not folder.began:
             print("Interrupted before the first request: nothing was written.", file=sys.stderr)
         raise
-
-
-class TerminalObserver(Observer):
-    """Prints what happens in a run, and lets Ctrl-C interrupt it."""
-
-    def __init__(self, settings: Settings, folder: RunFolder, load: str | None = None) -> None:
-        """`load` describes the load, by default that of the settings."""
-        self._folder = folder
-        self._output = settings.output
-        self._load = load
-        self._show_progress = settings.output.ui != "none" and not settings.output.quiet
-        self._display: Display | None = None
-        self._feed: DashboardFeed | None = None
-        self._header: Header | None = None
-        """The first message to the dashboard; None without a dashboard."""
-        self._planned: tuple[Sequence[Phase], Sequence[int | None]] = (), ()
-        """The phases of the run and their numbers of requests, unless it is an experiment."""
-        self._runner: Runner | None = None
-        self._kept: list[tuple[IO[str], str]] = []
-        """Lines to print once the dashboard has left the terminal."""
-        self._waiting = StatusLine() if self._show_progress else None
-
-    def waiting(self, seconds: float, timeout: float, reason: str) -> None:
-        if self._waiting is not None:
-            self._waiting.show(f"Waiting for the server: {seconds:.0f} of {timeout:g} s; {reason}")
-
-    def waited(self) -> None:
-        if self._waiting is not None:
-            self._waiting.clear()
-
-    def step(self, task: str) -> Callable[[int, int], None] | None:
-        return step_progress(task, self._show_progress and not self._dashboard_is_shown)
-
-    def prepared(
-        self, settings: Settings, endpoint: Endpoint, dataset: Dataset, tokenizer: LazyTokenizer, prepared: Prepared
-    ) -> None:
-        if not self._output.quiet:
-            _announce(settings, endpoint, dataset, tokenizer, prepared, self._load)
-            if self._folder.replaces is not None:
-                path = os.path.join(self._output.folder, "")
-                started = _format_time(self._folder.replaces)
-                print(f"This run replaces that of {started} in {path} when it sends its first request", flush=True)
-        if self._show_progress:
-            self._display = self._make_display(prepared)
-            self._choose_dashboard(settings, prepared)
-
-    def _make_display(self, prepared: Prepared) -> Display:
-        self._planned = prepared.phases, prepared.expected
-        return Display(prepared.phases, prepared.expected)
-
-    def _choose_dashboard(self, settings: Settings, prepared: Prepared) -> None:
-        """Prepare the dashboard if the user wants it and the terminal can show it."""
-        ui = self._output.ui
-        if ui not in ("dashboard", None):
-            return
-        from penstock.cli.dashboard.terminal_check import why_no_dashboard
-
-        reason = why_no_dashboard()
-        if reason is not None:
-            if ui == "dashboard":
-                self.note(f"The dashboard cannot be shown, because {reason}; the progress bar replaces it.")
-            return
-        from penstock.cli.dashboard.snapshot import Header
-
-        urls = ", ".join(map(redact_url, settings.endpoint.urls))
-        load = f", {self._load}" if self._load else ""
-        self._header = Header(
-            f"Penstock: {', '.join(settings.models)} at {urls}{load}",
-            prepared.workers,
-            open_loop=prepared.phases[-1].arrivals is not None,
-            streaming=settings.endpoint.streaming,
-            points=self._points,
-        )
-
-    @property
-    def _points(self) -> int | None:
-        """Number of points of an experiment."""
-        return None
-
-    @property
-    def _dashboard_is_shown(self) -> bool:
-        return self._feed is not None and self._feed.shown
-
-    def note(self, text: str) -> None:
-        self._print(f"Note: {text}", sys.stderr)
-
-    def _print(self, text: str, stream: IO[str] | None = None) -> None:
-        """Print a line, after the dashboard if there is one."""
-        if self._dashboard_is_shown:
-            self._kept.append((stream or sys.stdout, text))
-        else:
-            print(text, file=stream or sys.stdout, flush=True)
-
-    def _start_dashboard(self, runner: Runner) -> None:
-        if self._header is not None:
-            from penstock.cli.dashboard.feed import DashboardFeed
-
-            self._runner = runner
-            with contextlib.suppress(OSError):  # without another process there is the progress bar
-                self._feed = DashboardFeed(self._header)
-                self._feed.builder.phases.begin(*self._planned)
-
-    def _close_dashboard(self) -> None:
-        """Close the dashboard, and print the lines that were kept while it was shown."""
-        feed, self._feed = self._feed, None
-        if feed is None:
-            return
-        closed = feed.close()
-        if self._display is not None:
-            self._display.take_over()
-        kept, self._kept = self._kept, []
-        for stream, text in kept:
-            print(text, file=stream, flush=True)
-        if not closed:
-            self.note("The dashboard ended unexpectedly; the progress bar replaces it.")
-
-    @contextlib.contextmanager
-    def running(self, runner: Runner) -> Iterator[None]:
-        """Pass SIGINT and SIGTERM to the runner. The event loop's own signal handlers would lose a signal that arrives before
-        the loop runs."""
-        signals = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.signal(number, lambda *_: runner.interrupt()) for number in signals}
-        try:
-            self._start_dashboard(runner)
-            yield
-        finally:
-            self._close_dashboard()
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def begin(self) -> None:
-        interrupts.load_began(self._output.folder)
-
-    def progress(self, progress: RunProgress) -> None:
-        if self._display is not None:
-            self._display(progress)
-        if self._feed is not None:
-            self._feed_dashboard(self._feed, progress)
-
-    def _feed_dashboard(self, feed: DashboardFeed, progress: RunProgress) -> None:
-        if not feed.shown and self._display is not None and feed.is_ready():
-            self._display.hand_over(self._print)
-            feed.shown = True
-        feed.update(progress, () if self._runner is None else self._runner.lost_workers)
-        if feed.ended:
-            self._close_dashboard()
-
-    def sample(self, sample: Sample) -> None:
-        if self._feed is not None:
-            self._feed.builder.add_sample(sample)
-
-    def finished(self) -> None:
-        if self._display is not None:
-            self._display.finish()
-
-
-def _announce(
-    settings: Settings,
-    endpoint: Endpoint,
-    dataset: Dataset,
-    tokenizer: LazyTokenizer,
-    prepared: Prepared,
-    described: str | None,
-) -> None:
-    from penstock import __version__
-
-    load = settings.load
-    mode = "streaming" if settings.endpoint.streaming else "not streaming"
-    if dataset.verbatim or prepared.job.files:
-        mode = "streaming as in the file"
-    rates = [f"concurrency {load.concurrency}"] if load.concurrency is not None else []
-    rates += list(_rates(load))
-    if load.recorded is not None:
-        speedup = f", {load.recorded.speedup:g} times as fast" if load.recorded.speedup != 1 else ""
-        rates.append(f"recorded times{speedup}")
-    path = redact_url(settings.endpoint.path or endpoint.path)
-    urls = ", ".join(map(redact_url, settings.endpoint.urls))
-    print(f"Penstock {__version__}: {', '.join(settings.models)} at {urls}{path and f' ({path})'}")
-    workers = f", {prepared.workers} workers" if prepared.workers > 1 else ""
-    count = prepared.conversations
-    if dataset.verbatim:
-        size = counted(count, "conversation") if count is not None else "reading on while it is sent"
-        data = f"{dataset.name} ({dataset.format}, {size}), byte for byte"
-    else:
-        noun = "conversation" if max(dataset.turns, default=1) > 1 else "prompt"
-        if count is None:
-            data = f"{noun}s of {dataset.name}, which are written while it is sent"
-        else:
-            data = counted(count, f"synthetic {noun}" if dataset.synthetic else noun)
-            data += "" if dataset.synthetic else f" of {dataset.name}"
-    print(f"Load: {endpoint.name}, {mode}, {described or ' and '.join(rates)}{workers}; {data}")
-    if settings.endpoint.default_api_key:
-        print(
-            f"Note: Requests carry the API key in {DEFAULT_VARIABLE}; --api-key, --api-key-file or --api-key-env sets another."
-        )
-    for proxy in dict.fromkeys(target.origin.proxy for target in prepared.targets if target.origin.proxy):
-        print(f"Note: Requests go through the proxy {proxy}, whose delays are part of all times.")
-    for note in (dataset.note, tokenizer.note):
-        if note:
-            print(f"Note: {note}")
-    tokenizer.announced = tokenizer.note is not None
-    if settings.output.verbose:
-        print("\n".join(_decisions(tokenizer, prepared)))
-    sys.stdout.flush()
-
-
-def _rates(load: LoadSettings) -> Iterator[str]:
-    """Yield the ramp and the rate in words."""
-    if load.concurrency_ramp_s is not None:
-        yield f"reached after {load.concurrency_ramp_s:g} s"
-    if load.rate_series:
-        yield f"up to {load.arrival_rate:g} requests/s as in the rate series ({load.arrivals})"
-    elif load.user_rate is not None:
-        yield f"{counted(load.users or 0, 'user')} with {load.user_rate:g} requests/s"
-    elif load.arrival_rate is not None:
-        noun = "requests" if load.rate is not None else "conversations"
-        ramp = "" if load.rate_ramp_s is None else f" after a ramp of {load.rate_ramp_s:g} s"
-        yield f"{load.arrival_rate:g} {noun}/s{ramp} ({load.arrivals})"
-
-
-def _decisions(tokenizer: LazyTokenizer, prepared: Prepared) -> Iterator[str]:
-    """Yield the values that were chosen automatically."""
-    job = prepared.job
-    for target in prepared.targets:
-        host, port = target.origin.address[:2]
-        yield f"Address of {target.url}: {host}, port {port}{', TLS' if target.origin.tls else ''}"
-    yield f"Worker processes: {prepared.workers}"
-    yield f"Connections opened before the first request: {job.preconnect if job.settings.connections == 'pooled' else 0:,}"
-    for phase, expected in zip(prepared.phases, prepared.expected, strict=True):
-        yield f"Requests of the {phase.name} phase: {'not known beforehand' if expected is None else f'{expected:,}'}"
-    yield f"Seed of the schedule: {job.seed}"
-    if tokenizer.identity is not None:
-        name, source = tokenizer.identity
-        yield f"Tokenizer: {name} ({source})"
-
-
-def _format_time(seconds: float) -> str:
-    """Return the time of day, with the date unless it is today's."""
-    then = time.localtime(seconds)
-    today = then[:3] == time.localtime()[:3]
-    return time.strftime("%H:%M" if today else "%Y-%m-%d %H:%M", then)

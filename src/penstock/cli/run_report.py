@@ -17,7 +17,7 @@ from penstock.tokens.lazy_tokenizer import LazyTokenizer
 if TYPE_CHECKING:
     from penstock.metrics.conditions import Condition
     from penstock.metrics.summary import Summary
-    from penstock.runs.execute import FinishedRun
+    from penstock.runs.run_experiment import FinishedRun
 
 __all__ = ["check_summary", "failed_assertions", "parse_assertions", "report", "report_run"]
 
@@ -35,7 +35,7 @@ def report_run(done: FinishedRun, *, url: int | None = None, into: str | None = 
         interrupted=done.interrupts > 0,
         input_error=done.input_error,
         stopped=done.stopped,
-        expected=sum(n or 0 for n in done.prepared.expected) if shown else 0,
+        expected=done.expected if shown else 0,
         quiet=settings.output.quiet or not shown,
         show_progress=settings.output.ui != "none",
         show_http=settings.output.show_http and shown,

@@ -67,13 +67,13 @@ def run(parsed: ParsedArguments) -> int:
     if format_ and not against:
         raise UserError("--custom-dataset-type names the format of --against, but --against is missing.")
 
-    from penstock.cli.open_run import open_run
+    from penstock.cli.open_log import open_log
     from penstock.records.bodies import BodyReader
     from penstock.records.verify import verify
     from penstock.reports.artifacts import Artifacts
     from penstock.reports.check_inputs_json import check_inputs_json
 
-    log = open_run(folder)
+    log = open_log(folder)
     artifacts = Artifacts.of(folder, log.header)
     export = artifacts.records
     verdict = verify(

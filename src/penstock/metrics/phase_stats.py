@@ -20,7 +20,7 @@ from penstock.metrics.groups.error_adjusted import ADJUSTED
 from penstock.metrics.metric import Measures, PhaseFigures
 from penstock.metrics.objectives import Objective, meets
 from penstock.metrics.request_series import SeriesRecorder, SeriesTable
-from penstock.metrics.statistics import Column, Stats
+from penstock.metrics.statistics import Column, Stats, Values
 from penstock.metrics.timeline import Timeline
 from penstock.records.record import ErrorOwner, Failure, Record
 from penstock.scratch import Scratch
@@ -230,6 +230,10 @@ class PhaseStats:
     def series(self) -> SeriesTable | None:
         """Return the requests in the order of their starts; None if there were none."""
         return None if self._series is None else self._series.table()
+
+    def values(self, tag: str) -> Values:
+        """Return the values of a metric for single requests."""
+        return np.array(self._columns[tag].values()) if tag in self._columns else np.empty(0)
 
     def errors(self) -> list[ErrorGroup]:
         groups = [

@@ -21,7 +21,7 @@ from penstock.metrics.reply_checks import ReplyChecks
 from penstock.metrics.request_series import Intervals, intervals
 from penstock.metrics.silences import silence_notes
 from penstock.metrics.slices import Slice, SliceBuilder
-from penstock.metrics.statistics import Stats
+from penstock.metrics.statistics import Stats, Values
 from penstock.metrics.steady_state import (
     Censored,
     SteadyState,
@@ -101,6 +101,9 @@ class Summary(msgspec.Struct, kw_only=True):
     """The warmup and profiling, if both sent requests."""
     slices: list[Slice] = []
     """Parts of the time of the profiling phases, if they were asked for."""
+    compared_values: Any = ()
+    """The values of the metric whose distribution decides when to stop repeating runs, for the requests of the profiling
+    phases; empty without such a rule."""
     errors: list[ErrorGroup]
     """Failures of the profiling phases, most frequent first."""
     warmup_errors: list[ErrorGroup]
@@ -279,6 +282,7 @@ class SummaryBuilder:
             warmup_metrics=warmup_metrics,
             phases=[] if warmup_metrics is None else list(self._phase_summaries(warmup_metrics, metrics)),
             slices=self._sliced(),
+            compared_values=self._compared_values(),
             bounds=profiling.bounds(),
             errors=profiling.errors(),
             warmup_errors=warmup.errors(),
@@ -307,6 +311,11 @@ class SummaryBuilder:
             proof=Proof(self._root.requests, self._root.root()),
             **from_series(),
         )
+
+    def _compared_values(self) -> Values:
+        experiment = self._header.settings.experiment
+        by_distribution = experiment.convergence_metric if experiment.convergence_mode == "distribution" else None
+        return np.empty(0) if by_distribution is None else self._profiling.values(by_distribution)
 
     def _from_series(self) -> dict[str, Any]:
         """Return the fields that depend on the order of the requests of the profiling phases: how well their figures are known,

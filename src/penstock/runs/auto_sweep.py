@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from penstock.metrics.sweep import SATURATED_SHARE
 from penstock.records.log import variation_label
-from penstock.runs.points import Point, PointResult, PointRuns, base_seed
+from penstock.runs.points import Point, PointResult, PointRuns, Variation
+from penstock.runs.variations import base_seed
 from penstock.settings.schema import LoadSettings, Settings
 
 __all__ = ["AutoSweep"]
@@ -23,11 +24,14 @@ _MIN_REQUESTS = 20
 
 
 class AutoSweep:
-    def __init__(self, settings: Settings, folder: str) -> None:
-        """`settings.load.concurrency` is the highest concurrency to measure."""
+    servers = 1
+
+    def __init__(self, settings: Settings, folder: str, seed: int | None = None) -> None:
+        """`settings.load.concurrency` is the highest concurrency to measure; `seed` is that of a sweep that is resumed."""
+        self.variations = [Variation(settings)]
         self._settings = settings
         self._folder = folder
-        self._seed = base_seed(settings)
+        self._seed = base_seed(settings) if seed is None else seed
         self._count = 0
         limit = settings.load.concurrency or 1
         if settings.load.requests is not None:  # more slots than half the requests would be empty most of the time

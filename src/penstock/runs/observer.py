@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.datasets.dataset import Dataset
     from penstock.endpoints.base import Endpoint
     from penstock.records.log import Sample
     from penstock.runs.points import Point, PointResult
@@ -35,9 +34,7 @@ class Observer:
     def waited(self) -> None:
         """Handle the end of waiting for the server."""
 
-    def prepared(
-        self, settings: Settings, endpoint: Endpoint, dataset: Dataset, tokenizer: LazyTokenizer, prepared: Prepared
-    ) -> None:
+    def prepared(self, settings: Settings, endpoint: Endpoint, tokenizer: LazyTokenizer, prepared: Prepared) -> None:
         """Handle a run that is ready to start."""
 
     def note(self, text: str) -> None:
@@ -52,10 +49,10 @@ class Observer:
         """Handle the moment before the first request."""
 
     def point_begins(self, point: Point, phases: list[Phase], expected: list[int | None]) -> None:
-        """Handle a point of an experiment that is about to start, with its phases and their numbers of requests."""
+        """Handle a point that is about to start, with its phases and their numbers of requests."""
 
     def point_ended(self, result: PointResult) -> None:
-        """Handle the result of a point, whose artifacts are written."""
+        """Handle the result of a point of an experiment."""
 
     def progress(self, progress: RunProgress) -> None:
         """Handle the progress, about every 10 ms."""

@@ -1,61 +1,57 @@
 """The points of an experiment: runs that share workers, connections and a log.
 
-An experiment is a generator that yields points and receives the result of each, so that it can decide by the results what to
-measure next. Repeated runs and sweeps are such generators, and a search is another one.
+Everything that sends requests is an experiment of one or more points. An experiment is a generator that yields points and
+receives the result of each, so that it can decide by the results what to measure next. `runs.run_experiment` runs it.
 """
 
 from __future__ import annotations
 
-import os
-import secrets
-from collections.abc import Generator, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
-import numpy as np
-from msgspec.structs import replace
 
-from penstock.errors import UserError
-from penstock.metrics.catalogue import CATALOGUE
-from penstock.metrics.convergence import DEFAULT_LIMITS, distance, relative_spread
-from penstock.metrics.statistics import Values
+from penstock.records.header import Variation
 from penstock.records.log import variation_label
-from penstock.runs.execute import StopRule
-from penstock.runs.summarise import RunReport
+from penstock.runs.stop_rules import StopRule
 from penstock.schedule.limits import SlotLimit
-from penstock.settings.resolve import MIN_RUNS
-from penstock.settings.schema import ExperimentSettings, Settings
-from penstock.suggest import did_you_mean
+from penstock.settings.schema import Settings
 
-__all__ = ["Experiment", "LevelRule", "Point", "PointResult", "PointRuns", "Variation", "Variations", "base_seed"]
+if TYPE_CHECKING:
+    from penstock.runs.summarise import RunReport
 
-_FIXED_SEED = 42
-"""Seed of repeated runs without a seed of the user, as in AIPerf."""
-_SEEDS_PER_RUN = 100_000
-"""Distance between the seeds of repeated runs, larger than the number of points, whose seeds differ by one."""
+__all__ = ["Experiment", "Point", "PointResult", "PointRuns", "SearchRule", "Single", "Variation"]
 
 
-class LevelRule(StopRule, Protocol):
+class SearchRule(StopRule, Protocol):
     def outcome(self) -> str:
-        """Say what was found, after the end of the level."""
+        """Say what was found, after the end of the point."""
         ...
 
 
 class Point(msgspec.Struct, frozen=True):
     settings: Settings
     """Complete, as those of a single run; `output.folder` is its own artifact folder."""
-    label: str
+    label: str = ""
     parameters: dict[str, int | float] = {}
     """The values of a sweep, by the names of the parameters."""
     variation: int = 0
     """Which combination of these values it is."""
     trial: int = 0
     """Which of the repeated runs it is."""
+    alone: bool = False
+    """The point is the whole run: the log has no frame for it, and its artifacts are in the folder of the run."""
     warmup: bool = True
     """False skips the warmup; profiling starts at the same prompt as after a warmup."""
     pause_s: float = 0.0
     """Time without requests before it."""
-    rule: LevelRule | None = None
+    goes_on: bool = False
+    """Go on in the dataset where the point before ended, so that the server has not cached the prompts."""
+    seed: int | None = None
+    """Seed of the arrivals, if it is not that of the dataset."""
+    phase_name: str | None = None
+    """Name of its profiling phase."""
+    rule: SearchRule | None = None
     """Decides when the next point may begin. Its artifacts are written after the last point."""
     drain: bool = True
     """Wait until the requests of the point before have ended; without, that point sends until this one begins."""
@@ -72,11 +68,13 @@ class Point(msgspec.Struct, frozen=True):
 class PointResult(NamedTuple):
     point: Point
     report: RunReport | None
-    """None if nothing could be sent."""
+    """None if nothing could be sent. That of a point with a rule is written after the last point."""
     error: str | None = None
     """Why its figures cannot be used; None if they can."""
-    outcome: str | None = None
-    """What the rule of the point has found, if its report is written later."""
+    facts: dict[str, Any] | None = None
+    """What the rule of the point has found, as in the log; None without a rule."""
+    from_log: bool = False
+    """True if an earlier process has run the point, so that nothing was sent between it and the next one."""
 
     def value(self, metric: str, statistic: str) -> float | None:
         """Return a figure; None if the point has none."""
@@ -95,148 +93,31 @@ class Experiment(Protocol):
 
     @property
     def largest(self) -> Sequence[Settings]:
-        """The points with the largest loads, for which workers are sized."""
+        """The points with the largest loads, for which workers are sized; empty for a single run."""
+        ...
+
+    @property
+    def variations(self) -> Sequence[Variation]:
+        """What its points are made from, for the log; empty for a single run."""
+        ...
+
+    @property
+    def servers(self) -> int:
+        """Number of servers to which each conversation is sent."""
         ...
 
     def points(self) -> PointRuns: ...
 
 
-class Variation(msgspec.Struct, frozen=True):
-    """A combination of values of a sweep."""
+class Single:
+    """A run of its own, or a comparison of servers, which sends each conversation to several of them."""
 
-    settings: Settings
-    parameters: dict[str, int | float] = {}
+    largest = ()
+    variations = ()
 
-
-class Variations:
-    """Runs each variation once or several times."""
-
-    def __init__(self, variations: Sequence[Variation], folder: str) -> None:
-        """`folder` is the artifact folder of the experiment."""
-        first = variations[0].settings
-        self._variations = variations
-        self._folder = folder
-        self._experiment = first.experiment
-        self._seed = base_seed(first)
-        self._stability = None if first.experiment.convergence_metric is None else _Stability(first.experiment)
-        self.largest = [variation.settings for variation in variations]
-        point = self._point(0, 0, 0.0)
-        self.settings = replace(point.settings, output=replace(first.output, folder=folder))
+    def __init__(self, settings: Settings, servers: int = 1) -> None:
+        self.settings = settings
+        self.servers = servers
 
     def points(self) -> PointRuns:
-        results: dict[int, list[PointResult]] = {number: [] for number in range(len(self._variations))}
-        stable: set[int] = set()
-        previous: tuple[int, int] | None = None
-        for number, trial in self._order():
-            if number in stable:
-                continue
-            result = yield self._point(number, trial, self._pause((number, trial), previous))
-            previous = number, trial
-            results[number].append(result)
-            if self._stability is not None and self._stability.is_reached(results[number]):
-                stable.add(number)
-
-    def _order(self) -> Iterator[tuple[int, int]]:
-        """Return pairs of the number of a variation and that of its run."""
-        numbers, trials = range(len(self._variations)), range(self._experiment.runs)
-        if self._experiment.order == "independent":
-            return ((number, trial) for number in numbers for trial in trials)
-        return ((number, trial) for trial in trials for number in numbers)
-
-    def _pause(self, point: tuple[int, int], previous: tuple[int, int] | None) -> float:
-        if previous is None:
-            return 0.0
-        between_points = self._experiment.point_pause_s if previous[0] != point[0] else 0.0
-        between_runs = self._experiment.run_pause_s if previous[1] != point[1] else 0.0
-        return max(between_points, between_runs)
-
-    def _point(self, number: int, trial: int, pause_s: float) -> Point:
-        settings, parameters = self._variations[number].settings, self._variations[number].parameters
-        runs = self._experiment.runs
-        folders = [variation_label(parameters)] if parameters else []
-        run = f"run_{trial + 1:04d}"
-        if runs > 1:
-            folders += ["profile_runs", run]
-        seed = self._point_seed(number, trial)
-        return Point(
-            replace(
-                settings,
-                input=replace(settings.input, seed=seed),
-                output=replace(settings.output, folder=os.path.join(self._folder, *folders)),
-            ),
-            run if runs > 1 else folders[0],
-            parameters,
-            number,
-            trial,
-            warmup=trial == 0 or not self._experiment.warmup_once,
-            pause_s=pause_s,
-        )
-
-    def _point_seed(self, number: int, trial: int) -> int:
-        seed = self._seed if self._experiment.same_seed else self._seed + number
-        return seed + trial * _SEEDS_PER_RUN if self._experiment.seed_per_run else seed
-
-
-def base_seed(settings: Settings) -> int:
-    """Return the seed of an experiment: the user's, 42 for repeated runs, or a random one."""
-    if settings.input.seed is not None:
-        return settings.input.seed
-    if settings.experiment.runs > 1 and settings.experiment.fixed_seed:
-        return _FIXED_SEED
-    return secrets.randbits(32)
-
-
-class _Stability:
-    """Decides whether a metric is stable over the runs so far. Raise UserError for a metric that cannot be judged."""
-
-    def __init__(self, settings: ExperimentSettings) -> None:
-        self._metric = metric = settings.convergence_metric or ""
-        self._statistic = settings.convergence_stat
-        self._mode = settings.convergence_mode
-        self._level = settings.confidence
-        limit = settings.convergence_limit
-        self._limit = DEFAULT_LIMITS[self._mode] if limit is None else limit
-        if metric not in CATALOGUE:
-            hint = did_you_mean(metric, CATALOGUE, "docs/metrics.md lists all metrics.")
-            raise UserError(f"--convergence-metric: there is no metric {metric}; {hint}")
-        if self._mode == "distribution" and CATALOGUE[metric].kind != "record":
-            raise UserError(
-                f"--convergence-mode distribution compares the values of single requests, which {metric} does not have; use "
-                "ci_width or cv."
-            )
-
-    def is_reached(self, results: Sequence[PointResult]) -> bool:
-        values = [value for result in results if (value := result.value(self._metric, self._statistic)) is not None]
-        if len(values) < MIN_RUNS:
-            return False
-        if self._mode == "distribution":
-            runs = [_request_values(result.report, self._metric) for result in results if result.report is not None]
-            earlier = np.concatenate(runs[:-1])
-            return bool(len(earlier) and len(runs[-1])) and distance(earlier, runs[-1]) <= self._limit
-        spread = relative_spread(values, self._mode, self._level)
-        return spread is not None and spread <= self._limit
-
-
-class _Value(msgspec.Struct):
-    value: float
-
-
-class _Line(msgspec.Struct):
-    metadata: dict[str, object]
-    metrics: dict[str, msgspec.Raw]
-
-
-def _request_values(report: RunReport, metric: str) -> Values:
-    """Return the values of a metric for the requests of a run, from its per-request file."""
-    path = report.artifacts.records
-    assert path is not None  # `resolve` refuses the export level without records
-    decode = msgspec.json.Decoder(_Line).decode
-    with open(path, "rb") as file:
-        lines = [decode(line) for line in file]
-    return np.array(
-        [
-            msgspec.json.decode(line.metrics[metric], type=_Value).value
-            for line in lines
-            if metric in line.metrics and line.metadata["benchmark_phase"] == "profiling"
-        ]
-    )
+        yield Point(self.settings, alone=True)

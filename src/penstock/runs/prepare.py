@@ -1,22 +1,23 @@
-"""Preparation of a run: fill the payload store, write the header of the log, and return the job for the workers."""
+"""Preparation of a run: its targets, the phases of its points, and the number and the job of its workers."""
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import monotonic_ns
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from penstock.datasets.dataset import Dataset
 from penstock.endpoints.base import Endpoint
 from penstock.errors import UserError
-from penstock.records.header import RunHeader, new_header
-from penstock.records.log import RunLog
-from penstock.runs.build_payloads import StoredPayloads, build_payloads
-from penstock.runs.input_files import InputFiles
+from penstock.records.header import RunHeader, Variation, new_header
+from penstock.records.log import LoggedResume
+from penstock.runs.stored_data import StoredData
 from penstock.schedule.phase import Phase
-from penstock.schedule.phases import default_conversations, make_phases
+from penstock.schedule.phases import make_phases
 from penstock.schedule.users import UserArrivals
+from penstock.settings.redact import redacted
 from penstock.settings.schema import LoadSettings, Settings
 from penstock.workers.job import Job, Target, targets
 from penstock.workers.local_processes import choose_cluster_workers, choose_workers, max_workers, raise_file_limit
@@ -26,9 +27,10 @@ __all__ = [
     "check_file_limit",
     "check_streams",
     "connections_to_open",
-    "default_entries",
     "expected_requests",
+    "make_header",
     "phase_loads",
+    "plan_phases",
     "prepare",
     "resolve_targets",
 ]
@@ -37,9 +39,6 @@ _WATCHED_FLUSH_NS = 50_000_000
 """Longest time for which records are buffered if a rule reads them while the run sends."""
 
 _PRECONNECT_SECONDS = 0.1
-_ENTRIES_OF_A_DURATION = 100
-_MAX_MEDIA_ENTRIES = 1000
-"""Default limit of distinct bodies with images or audio, which need much disk space."""
 
 
 class Prepared:
@@ -49,57 +48,34 @@ class Prepared:
         self,
         job: Job,
         targets: tuple[Target, ...],
-        phases: tuple[Phase, ...],
+        data: StoredData,
+        phases: Sequence[Phase],
+        expected: list[int | None],
         epoch: int,
         workers: int,
         open_files: int,
-        expected: list[int | None],
-        conversations: int | None,
-        input_files: InputFiles | None,
-        bodies: int | None = None,
-        notes: tuple[str, ...] = (),
     ) -> None:
         self.job = job
         self.targets = targets
+        self.data = data
+        """The first dataset."""
         self.phases = phases
+        """Those of the first point."""
+        self.expected = expected
+        """Requests of each phase; None where the number is not known."""
         self.epoch = epoch
         """Monotonic ns; the times in records are relative to it."""
         self.workers = workers
         self.open_files = open_files
         """Open files that a worker needs."""
-        self.expected = expected
-        """Requests of each phase; None where the number is not known."""
-        self.conversations = conversations
-        """None while the dataset is still being indexed."""
-        self.input_files = input_files
-        """The input files, if bodies are read from them."""
         self.companion_notes: list[str] = []
         """Sentences of companions for the user."""
-        self.bodies = bodies
-        """Number of bodies in the payload store; None while the dataset is still being indexed."""
-        self._notes = notes
 
     @property
     def notes(self) -> list[str]:
         """Sentences for the user about the input files and of companions. Some appear during the run."""
-        from_files = [] if self.input_files is None else self.input_files.notes
-        return [*self._notes, *from_files, *self.companion_notes]
-
-
-def default_entries(settings: Settings) -> int:
-    """Return the default number of distinct synthetic conversations: one for each that the run needs, or 100 for a duration.
-
-    The warmup has its own, so that a server that caches prompts has seen none of those that are measured.
-    """
-    load = settings.load
-    count = load.conversations if load.conversations is not None else load.requests
-    if count is None:
-        count = _ENTRIES_OF_A_DURATION if load.duration_s is not None else default_conversations(load)
-    if settings.warmup.on:
-        warmup = settings.warmup
-        count += warmup.conversations or warmup.requests or _ENTRIES_OF_A_DURATION
-    has_media = settings.input.images.per_turn or settings.input.audio.per_turn
-    return min(count, _MAX_MEDIA_ENTRIES) if has_media else count
+        from_files = [] if self.data.input_files is None else self.data.input_files.notes
+        return [*self.data.notes, *from_files, *self.companion_notes]
 
 
 def resolve_targets(settings: Settings, endpoint: Endpoint, *, raise_limit: bool = True) -> tuple[Target, ...]:
@@ -145,80 +121,62 @@ def phase_loads(settings: Settings) -> list[LoadSettings]:
     return [settings.load] if warmup is None else [warmup, settings.load]
 
 
+def plan_phases(settings: Settings, dataset: Dataset, seed: int, servers: int = 1) -> list[Phase]:
+    """Return the phases of a point. `servers` is the number of servers that a comparison sends each conversation to."""
+    _check_turns(settings, dataset.turns)
+    return make_phases(
+        settings.load,
+        settings.warmup,
+        synthetic=dataset.synthetic,
+        seed=seed,
+        servers=servers,
+        several_turns=max(dataset.turns, default=1) > 1,
+    )
+
+
 def prepare(
     log: str,
     settings: Settings,
-    endpoint: Endpoint,
     targets: tuple[Target, ...],
-    dataset: Dataset,
-    progress: Callable[[int, int], None] | None = None,
+    data: StoredData,
+    phases: Sequence[Phase],
+    seed: int,
     *,
-    prompt_tokenizer: tuple[str, str] | None = None,
-    servers: int = 1,
-    in_caller: bool = True,
     points: Sequence[Settings] = (),
+    in_caller: bool = True,
     cpus: Sequence[int] = (),
+    resumed: LoggedResume | None = None,
 ) -> Prepared:
-    """Prepare a run whose log goes to the empty folder `log`.
+    """Size the workers of a run, and return what they need to start.
 
-    `prompt_tokenizer` is the name and source of the tokenizer that generated the synthetic prompts. `servers` is the number
-    of servers that a comparison sends each conversation to. Without `in_caller`, this process is neither forked nor are its
-    limits changed: input files are indexed to their end, and its limit of open files is only checked. `points` are the
-    settings of an experiment's largest points, for which the workers are sized; the input is then indexed to its end, too.
-    `cpus` are those of each node of a cluster.
+    `points` are the settings of an experiment's largest points, for which the workers are sized. Without `in_caller`, the limit
+    of open files of this process is only checked. `cpus` are those of each node of a cluster. A run that is resumed has as many
+    workers as before.
     """
-    seed = settings.input.seed if settings.input.seed is not None else secrets.randbits(32)
-    turns = dataset.turns
-    _check_turns(settings, turns)
-    phases = tuple(
-        make_phases(
-            settings.load,
-            settings.warmup,
-            synthetic=dataset.synthetic,
-            seed=seed,
-            servers=servers,
-            several_turns=max(turns, default=1) > 1,
-        )
-    )
-    stored = build_payloads(log, settings, endpoint, dataset, phases, progress, in_background=in_caller and not points)
-    expected = expected_requests(phases, stored.bodies, turns, settings.input.sampling)
+    expected = expected_requests(phases, data.bodies, data.dataset.turns, settings.input.sampling)
     # Workers and connections are those of the largest phase.
     own_sizes = _sizes(settings, phases, expected, cpus)
     sizes = [*own_sizes]
     for point in points:
-        of_point = make_phases(point.load, point.warmup, synthetic=dataset.synthetic, seed=seed, servers=servers)
+        of_point = make_phases(
+            point.load, point.warmup, synthetic=data.dataset.synthetic, seed=seed, servers=phases[-1].servers.copies
+        )
         sizes += _sizes(point, of_point, [phase.requests for phase in of_point], cpus)
-    workers = max(size.workers for size in sizes)
-    preconnect = max(size.connections for size in own_sizes)
+    workers = max(size.workers for size in sizes) if resumed is None else resumed.workers
     open_files = _raise_file_limit(sizes, workers, only_check=not in_caller)
     job = Job(
         log=log,
         settings=settings.endpoint,
-        files=stored.files,
+        files=data.logged.files,
         sampling=settings.input.sampling,
         seed=seed,
-        preconnect=preconnect,
-        growing=stored.input_files is not None and stored.conversations is None,
+        preconnect=max(size.connections for size in own_sizes),
+        first_worker=0 if resumed is None else resumed.first_worker,
+        growing=data.input_files is not None and data.conversations is None,
         keep_replies=settings.output.keeps_replies,
         **({"flush_ns": _WATCHED_FLUSH_NS} if settings.watches_records else {}),
     )
-    epoch = monotonic_ns()
-    if not dataset.synthetic and not dataset.writes_prompts:
-        prompt_tokenizer = None
-    RunLog.write_header(log, _header(settings, dataset, stored, phases[-1], seed, workers, epoch, prompt_tokenizer))
-    return Prepared(
-        job,
-        targets,
-        phases,
-        epoch,
-        workers,
-        open_files,
-        expected,
-        stored.conversations,
-        stored.input_files,
-        stored.bodies,
-        stored.notes,
-    )
+    return Prepared(job, targets, data, phases, expected, monotonic_ns(), workers, open_files)
 
 
 def _check_turns(settings: Settings, turns: Sequence[int]) -> None:
@@ -334,26 +292,26 @@ def connections_to_open(phase: Phase, rate: float | None, expected: int | None) 
     return min(count, expected or count)
 
 
-def _header(
-    settings: Settings,
-    dataset: Dataset,
-    stored: StoredPayloads,
-    phase: Phase,
-    seed: int,
-    workers: int,
-    epoch: int,
-    prompt_tokenizer: tuple[str, str] | None,
+def make_header(
+    prepared: Prepared, settings: Settings, prompt_tokenizer: tuple[str, str] | None, variations: Sequence[Variation]
 ) -> RunHeader:
+    """Return the header of a new run. `prompt_tokenizer` is the name and source of the tokenizer for synthetic prompts;
+    `variations` are what the points of an experiment are made from."""
+    data, phase = prepared.data, prepared.phases[-1]
+    dataset = data.dataset
     return new_header(
         settings,
-        epoch=epoch,
+        epoch=prepared.epoch,
         dataset="synthetic" if dataset.synthetic else dataset.format or "file",
         context_mode=dataset.context_mode,
-        payload_files=list(stored.files),
-        conversations=stored.conversations,
-        seed=seed,
+        payload_files=list(data.logged.files),
+        conversations=data.conversations,
+        seed=prepared.job.seed,
         concurrency=_slots(phase),
         requests=phase.requests,
-        workers=workers,
-        prompt_tokenizer=prompt_tokenizer,
+        workers=prepared.workers,
+        prompt_tokenizer=prompt_tokenizer if dataset.synthetic or dataset.writes_prompts else None,
+        servers=phase.servers.copies,
+        depends_on_seed=dataset.depends_on_seed,
+        variations=[replace(each, settings=redacted(each.settings)) for each in variations],
     )

@@ -1,19 +1,19 @@
-"""Makes an experiment from the parsed flags: repeated runs, sweeps and searches."""
+"""Makes an experiment from the parsed flags: a single run, repeated runs, sweeps and searches."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
 from penstock.errors import UserError
-from penstock.metrics.capacity import parse_slo
-from penstock.runs.auto_sweep import AutoSweep
-from penstock.runs.points import Experiment, Variation, Variations
-from penstock.runs.read_settings import read_settings
-from penstock.runs.search import Search
+from penstock.runs.points import Experiment, Single, Variation
+from penstock.runs.read_settings import asks_for_experiment, read_settings
 from penstock.settings.artifact_folder import sweep_folder
 from penstock.settings.flag_values import ParsedArguments
-from penstock.settings.schema import Settings
 from penstock.settings.sweep import combinations, parameter_names
 
-__all__ = ["read_experiment"]
+__all__ = ["make_experiment", "read_experiment", "read_variations"]
 
 _HIGHEST_CONCURRENCY = 256
 """Highest concurrency of a search for saturation, unless the user sets another one."""
@@ -21,40 +21,52 @@ _HIGHEST_CONCURRENCY = 256
 
 def read_experiment(parsed: ParsedArguments) -> Experiment:
     """Raise `UserError` for values that are missing or contradict each other, at any point."""
+    if not asks_for_experiment(parsed):
+        return Single(read_settings(parsed))
+    variations = read_variations(parsed)
+    settings = variations[0].settings
+    folder = settings.output.folder
+    if settings.experiment.parameters and "output.folder" not in parsed.values:
+        # The folder of a sweep is named after its parameters, not after a value.
+        names = ["search"] if settings.experiment.find_max is not None else parameter_names(parsed) or ["auto"]
+        folder = sweep_folder(settings.models, settings.endpoint.type, names)
+    return make_experiment(variations, folder)
+
+
+def read_variations(parsed: ParsedArguments) -> list[Variation]:
+    """Return the settings of all combinations of values; those of a search, of which only the load changes, are one."""
     names = parameter_names(parsed)
-    if "experiment.find_max" in parsed.values or "experiment.recipe" in parsed.values:
-        return _search(parsed, names)
-    if parsed.values.get("experiment.sweep") == "auto":
-        return _auto_sweep(parsed, names)
-    if names:
-        parsed.values["experiment.parameters"] = tuple(names)
-    variations = [
-        Variation(read_settings(combination.arguments), combination.parameters) for combination in combinations(parsed)
-    ]
-    return Variations(variations, _folder(parsed, variations[0].settings, names))
+    chooses = "experiment.find_max" in parsed.values or "experiment.recipe" in parsed.values
+    auto = parsed.values.get("experiment.sweep") == "auto"
+    if names and (chooses or auto):
+        what = "A search chooses the loads" if chooses else "--sweep auto chooses the points"
+        raise UserError(f"{what} by itself; give one value for {names[0].replace('_', ' ')}.")
+    if chooses:
+        names = ["request_rate" if parsed.values.get("experiment.find_max") == "request-rate" else "concurrency"]
+    elif auto:
+        names = ["concurrency"]
+    variations: list[Variation] = []
+    for combination in combinations(parsed):
+        endpoint = variations[0].settings.endpoint if variations else None
+        settings = read_settings(combination.arguments, parameters=tuple(names), endpoint=endpoint)
+        if auto and "load.concurrency" not in parsed.values:
+            settings = replace(settings, load=replace(settings.load, concurrency=_HIGHEST_CONCURRENCY))
+        variations.append(Variation(settings, combination.parameters))
+    return variations
 
 
-def _auto_sweep(parsed: ParsedArguments, lists: list[str]) -> AutoSweep:
-    if lists:
-        raise UserError(f"--sweep auto chooses the points by itself; give one value for {lists[0].replace('_', ' ')}.")
-    parsed.values.setdefault("load.concurrency", _HIGHEST_CONCURRENCY)
-    parsed.values["experiment.parameters"] = ("concurrency",)
-    settings = read_settings(parsed)
-    return AutoSweep(settings, _folder(parsed, settings, ["auto"]))
+def make_experiment(variations: Sequence[Variation], folder: str, seed: int | None = None) -> Experiment:
+    """Return the experiment with these variations, whose artifact folder is `folder`. `seed` is that of an experiment that is
+    resumed."""
+    settings = variations[0].settings
+    if settings.experiment.find_max is not None:
+        from penstock.runs.search import Search
 
+        return Search(settings, folder, seed)
+    if settings.experiment.sweep == "auto":
+        from penstock.runs.auto_sweep import AutoSweep
 
-def _search(parsed: ParsedArguments, lists: list[str]) -> Search:
-    if lists:
-        raise UserError(f"A search chooses the loads by itself; give one value for {lists[0].replace('_', ' ')}.")
-    by_rate = parsed.values.get("experiment.find_max") == "request-rate"
-    parsed.values["experiment.parameters"] = ("request_rate" if by_rate else "concurrency",)
-    settings = read_settings(parsed)
-    slos = tuple(parse_slo(text) for text in settings.experiment.slos)
-    return Search(settings, _folder(parsed, settings, ["search"]), slos)
+        return AutoSweep(settings, folder, seed)
+    from penstock.runs.variations import Variations
 
-
-def _folder(parsed: ParsedArguments, settings: Settings, names: list[str]) -> str:
-    """Return the artifact folder of the experiment. That of a sweep is named after its parameters, not after a value."""
-    if not names or "output.folder" in parsed.values:
-        return settings.output.folder
-    return sweep_folder(settings.models, settings.endpoint.type, names)
+    return Variations(variations, folder, seed)

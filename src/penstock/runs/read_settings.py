@@ -5,19 +5,27 @@ from __future__ import annotations
 from penstock.errors import UserError
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.resolve import resolve
-from penstock.settings.schema import Settings
+from penstock.settings.schema import EndpointSettings, Settings
 from penstock.settings.sweep import is_sweep
 
 __all__ = ["asks_for_experiment", "read_settings", "refuse_experiment"]
 
 
-def read_settings(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
-    """Raise `UserError` for values that are missing or contradict each other."""
+def read_settings(
+    parsed: ParsedArguments,
+    folder_prefix: str = "",
+    *,
+    parameters: tuple[str, ...] = (),
+    endpoint: EndpointSettings | None = None,
+) -> Settings:
+    """Raise `UserError` for values that are missing or contradict each other.
+
+    `parameters` are the names of those that vary in a sweep, whose points share the settings of the `endpoint`."""
     parsed = _with_public_dataset(parsed)
     _check_names(parsed)
-    if _is_timed_trace(parsed):
-        parsed.values["load.schedule.on"] = True
-    return resolve(parsed, folder_prefix)
+    return resolve(
+        parsed, folder_prefix, parameters=parameters, endpoint=endpoint, recorded_times=_is_timed_trace(parsed)
+    )
 
 
 def _with_public_dataset(parsed: ParsedArguments) -> ParsedArguments:

@@ -1,79 +1,226 @@
-"""Resumes a run whose processes have ended: finds what is left to do in its log, and opens a run that does it. Nothing here
-prints."""
+"""What the log of a run says that is left to do, for `runs.run_experiment`. Nothing here prints."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Sequence
 from functools import partial
-from time import monotonic_ns, time_ns
 from typing import Any, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
-from penstock.datasets.dataset import StoredDataset
-from penstock.endpoints.base import endpoint_named
 from penstock.errors import UserError
 from penstock.records.bodies import BodyReader
-from penstock.records.header import RunHeader
-from penstock.records.log import LoggedPhase, LoggedResume, RunLog
+from penstock.records.header import RunHeader, Variation
+from penstock.records.log import (
+    FAILURES,
+    SEARCH_LOAD,
+    STOP_RULE,
+    LoggedData,
+    LoggedPhase,
+    LoggedPoint,
+    LoggedResume,
+    RunLog,
+)
 from penstock.records.payloads import PayloadStore
 from penstock.records.read_sections import Advance, most_processes, read_sections
 from penstock.records.record import Record
 from penstock.records.section import Section
-from penstock.runs.execute import OpenedRun, connect_cluster, mock_servers, start_run
-from penstock.runs.observer import Observer
-from penstock.runs.prepare import (
-    Prepared,
-    check_file_limit,
-    connections_to_open,
-    expected_requests,
-    phase_loads,
-    resolve_targets,
-)
-from penstock.runs.run_folder import RunFolder
+from penstock.runs.points import Experiment, Point, Single
+from penstock.runs.read_experiment import make_experiment
+from penstock.runs.stored_data import StoredData, read_stored
 from penstock.schedule.phase import Phase, Resumed
 from penstock.schedule.phases import make_phases
 from penstock.secrets import REDACTED
 from penstock.settings.schema import EndpointSettings, Settings
-from penstock.tokens.lazy_tokenizer import LazyTokenizer
-from penstock.workers.job import Job
-from penstock.workers.local_processes import raise_file_limit
 
-__all__ = ["ResumePoint", "check_resumable", "find_resume_point", "open_resumed_run", "resumed_settings"]
+__all__ = ["BegunPoint", "LoggedRun", "check_resumable", "resumed_experiment", "resumed_settings"]
 
 
-class ResumePoint(NamedTuple):
-    """The state from which a run continues."""
+class BegunPoint(NamedTuple):
+    """A point that an earlier process began and did not end."""
 
-    phases: tuple[Phase, ...]
-    """The rest of the phase in which the run ended, and the phases after it."""
+    logged: LoggedPoint | None
+    """Its frame in the log; None if it is the whole run."""
+    phases: tuple[Phase, ...] | None
+    """The rest of the phase in which the run ended, and the phases after it. None if the point begins again."""
     position: int
     """Position in the order of the dataset at which the first of them starts."""
-    logged: LoggedResume
-    bodies: int
-    conversations: int
+
+
+class DonePoint(NamedTuple):
+    """What the log says about a point that was begun."""
+
+    logged: LoggedPoint | None
+    settings: Settings
+    is_complete: bool
+    failed: str | None
+    """Why too many failed requests ended it."""
+    facts: dict[str, Any] | None
+    """What the rule of the point has found; None without a rule."""
+    dataset: LoggedData | None
+    """None for the first dataset of the run."""
+    after_warmup: int | None
+    """Position in the dataset at which profiling started, if that was after a warmup."""
+
+
+class LoggedRun:
+    """A run whose processes have ended, and what is left of it."""
+
+    def __init__(self, log: RunLog, folder: str) -> None:
+        """`log` is the log of the run in `folder`. Raise UserError if a single run is complete."""
+        self.header = log.header
+        self._path = log.folder
+        self._folder = folder
+        logs = [log.at_point(point.index) for point in log.points] or [log]
+        last = logs[-1]
+        rest = _Rest(last)
+        if rest.is_complete and last is log:
+            raise UserError(
+                f"The run in {folder} has sent all its requests; `penstock report {folder}` writes its report."
+                if rest.missing_reports
+                else f"The run in {folder} is complete: there is nothing to resume."
+            )
+        self.points = [_done_point(each, is_complete=each is not last or rest.is_complete) for each in logs]
+        self.count = len(log.points)
+        self.begun = None if rest.is_complete else BegunPoint(last.point, rest.phases, rest.position)
+        self.position = rest.position
+        """Where the last point ended in the order of its dataset."""
+        part = (last if last.covered_phases else log).last_part
+        self.part = LoggedResume(
+            begin=rest.end or _end(logs),
+            end=0,
+            first_phase=len(log.phases),
+            first_worker=part.first_worker + part.workers,
+            workers=part.workers,
+            conversations=len(rest.unfinished),
+            missing_reports=rest.missing_reports,
+        )
+        """The part of the run that begins now."""
+
+    def find(self, point: Point) -> DonePoint | None:
+        """Return what the log says about a point; None if it was not begun."""
+        folder = None if point.alone else os.path.relpath(point.settings.output.folder, self._folder)
+        return next((done for done in self.points if (done.logged and done.logged.folder) == folder), None)
+
+    def datasets(self) -> list[tuple[Settings, StoredData]]:
+        """Return the datasets of the points except for the first one, with the settings of a point that has it."""
+        stored: dict[LoggedData, tuple[Settings, StoredData]] = {}
+        for point in self.points:
+            if point.dataset is not None and point.dataset.folder and point.dataset not in stored:
+                stored[point.dataset] = point.settings, read_stored(self._path, point.dataset, self.header)
+        return list(stored.values())
+
+
+class _Rest:
+    """What is left of a point, or of a single run."""
+
+    def __init__(self, log: RunLog) -> None:
+        self.phases: tuple[Phase, ...] | None = None
+        self.position = 0
+        self.end = 0
+        """End of the last record, in ns from the epoch."""
+        self.unfinished: Sequence[int] = ()
+        self.missing_reports = 0
+        self.is_complete = False
+        if not log.covered_phases:
+            return
+        last = log.covered_phases[-1]
+        sent = _Sent(log)
+        with BodyReader(log) as reader:
+            read = partial(_Sent.read, log, reader.payloads)
+            for of_section in read_sections(log.sections(), read, processes=most_processes()):
+                sent.merge(of_section)
+            planned = _planned(log, several_turns=len(reader.payloads) > reader.payloads.conversations)
+        self.end = max(sent.times[phase.index].end for phase in log.covered_phases)
+        resumed = _resumed(sent.progress[last.kind], last, sent.times[last.index])
+        kinds = {decision.kind for decision in log.decisions() if decision.phase == last.index}
+        self.missing_reports, stopped = _reports(log, last)
+        number = next(number for number, phase in enumerate(planned) if phase.kind == last.kind)
+        begun = planned[number].starting_at(last.load.get("first", 0))
+        self.position = begun.first + -(-resumed.next_number // begun.servers.copies)
+        if log.header.settings.experiment.find_max is not None:
+            # What a search observes in an interrupted load decides nothing: the load begins again.
+            self.is_complete = SEARCH_LOAD in kinds
+            return
+        rest = list(planned[number + 1 :])
+        if (self.missing_reports or stopped) and STOP_RULE not in kinds:
+            continued = begun.continued(resumed, sent.progress[last.kind].requests)
+            if continued.requests != 0 and continued.duration_s != 0:
+                rest.insert(0, continued)
+                self.position = begun.first
+                self.unfinished = resumed.unfinished
+        self.phases = tuple(rest)
+        self.is_complete = not rest
+
+
+def _planned(log: RunLog, *, several_turns: bool) -> list[Phase]:
+    """Return the phases of a point, or of a single run, as they were planned."""
+    header = log.header
+    point = 0 if log.point is None else log.point.index
+    phases = make_phases(
+        header.settings.load,
+        header.settings.warmup,
+        synthetic=header.dataset == "synthetic",
+        seed=header.seed,
+        servers=header.servers,
+        several_turns=several_turns,
+    )
+    return [replace(phase, point=point) for phase in phases]
+
+
+def _done_point(log: RunLog, *, is_complete: bool) -> DonePoint:
+    decisions = list(log.decisions())
+    facts = [decision.values for decision in decisions if decision.kind == SEARCH_LOAD]
+    failed = [decision.values["reason"] for decision in decisions if decision.kind == FAILURES]
+    phases = log.covered_phases
+    warmed_up = len({phase.kind for phase in phases}) > 1
+    return DonePoint(
+        log.point,
+        log.header.settings,
+        is_complete,
+        failed[-1] if failed else None,
+        facts[-1] if facts else None,
+        phases[-1].data if phases else None,
+        phases[-1].load.get("first", 0) if warmed_up else None,
+    )
+
+
+def _end(logs: Sequence[RunLog]) -> int:
+    """Return the end of the last record, if the last point has none."""
+    return _Rest(logs[-2]).end if len(logs) > 1 else 0
 
 
 class _Progress:
     """The progress of the phases of one kind."""
 
     def __init__(self) -> None:
-        self.requests = 0
+        self._requests = 0
+        self._open: dict[int, int] = {}
+        """Records of sessions without their last turn, by session."""
         self.finished = bytearray()
         """1 for each session that has ended, by its number."""
 
+    @property
+    def requests(self) -> int:
+        """The requests of the sessions that have ended."""
+        return self._requests - sum(count for number, count in self._open.items() if not self.finished[number])
+
     def add(self, request: Record, ends: bool) -> None:
-        self.requests += 1
+        self._requests += 1
         number = request.number
         if number >= len(self.finished):
             self.finished.extend(bytes(number + 1 - len(self.finished)))
         if ends:
             self.finished[number] = 1
+            self._open.pop(number, None)
+        else:
+            self._open[number] = self._open.get(number, 0) + 1
 
     def merge(self, other: _Progress) -> None:
-        self.requests += other.requests
+        self._requests += other._requests
+        for number, count in other._open.items():
+            self._open[number] = self._open.get(number, 0) + count
         either = int.from_bytes(self.finished, "little") | int.from_bytes(other.finished, "little")
         self.finished = bytearray(either.to_bytes(max(len(self.finished), len(other.finished)), "little"))
 
@@ -124,24 +271,14 @@ class _Sent:
 
 
 def check_resumable(log: RunLog, folder: str) -> None:
-    """Raise UserError if a run of this kind cannot be resumed."""
-    header = log.header
-    if log.points:
-        raise UserError(f"{folder} holds an experiment with several runs; --resume goes on with a single run.")
+    """Raise UserError if a run cannot be resumed."""
     if not log.phases:
         raise UserError(f"{folder} holds a run that ended before its first request; start it again without --resume.")
-    if (log.phases[-1].load.get("servers") or {}).get("copies", 1) > 1:
-        raise UserError(f"{folder} holds a comparison of servers; --resume goes on with a run of `profile`.")
-    if header.conversations is None:
+    if log.points and not log.header.variations:
         raise UserError(
-            f"{folder} holds a replay whose file was still being read when the run began, so its log does not tell where the "
-            "file ends; start it again without --resume."
+            f"{folder} holds phases of penstock.Runner, or an experiment of an earlier version; neither can be resumed."
         )
-    if header.settings.load.users is not None:
-        raise UserError(
-            f"{folder} holds a run of --user-centric-rate, whose users cannot be resumed; start it again without --resume."
-        )
-    if _has_redacted(header.settings.endpoint.extra):
+    if _has_redacted(log.header.settings.endpoint.extra):
         raise UserError(
             f"{folder} holds a run with a secret in --extra-inputs, which the log does not contain; start it again without "
             "--resume."
@@ -174,7 +311,7 @@ def resumed_settings(header: RunHeader, folder: str, given: EndpointSettings, *,
         raise UserError(
             f"The run in {folder} used a proxy, whose URL its log does not contain; give it again with --proxy."
         )
-    endpoint = msgspec.structs.replace(
+    endpoint = replace(
         logged,
         urls=given.urls if urls else logged.urls,
         headers=given.headers,
@@ -182,57 +319,27 @@ def resumed_settings(header: RunHeader, folder: str, given: EndpointSettings, *,
         default_api_key=given.default_api_key,
         proxy=given.proxy,
     )
-    output = msgspec.structs.replace(header.settings.output, folder=folder)
-    return msgspec.structs.replace(header.settings, endpoint=endpoint, output=output)
+    output = replace(header.settings.output, folder=folder)
+    return replace(header.settings, endpoint=endpoint, output=output)
 
 
-def find_resume_point(log: RunLog, folder: str) -> ResumePoint:
-    """Return what is left of the run. Raise UserError if that is nothing."""
-    header, last = log.header, log.phases[-1]
-    sent = _Sent(log)
-    with BodyReader(log) as reader:
-        read = partial(_Sent.read, log, reader.payloads)
-        for of_section in read_sections(log.sections(), read, processes=most_processes()):
-            sent.merge(of_section)
-        bodies, conversations = len(reader.payloads), reader.payloads.conversations
-    several_turns = bodies > conversations
-    phases = make_phases(
-        header.settings.load,
-        header.settings.warmup,
-        synthetic=header.dataset == "synthetic",
-        seed=header.seed,
-        several_turns=several_turns,
-    )
-    kind = next(number for number, phase in enumerate(phases) if phase.kind == last.kind)
-    done = sent.progress[last.kind]
-    begun = phases[kind].starting_at(last.load.get("first", 0))
-    resumed = _resumed(done, last, sent.times[last.index])
-    missing, stopped = _reports(log, last)
-    rest = list(phases[kind + 1 :])
-    position = begun.first
-    if missing or stopped:
-        continued = begun.continued(resumed, done.requests)
-        if continued.requests != 0 and continued.duration_s != 0:
-            rest.insert(0, continued)
-    if not rest:
-        raise UserError(
-            f"The run in {folder} has sent all its requests; `penstock report {folder}` writes its report."
-            if missing
-            else f"The run in {folder} is complete: there is nothing to resume."
+def resumed_experiment(header: RunHeader, settings: Settings) -> Experiment:
+    """Return the experiment that a header describes. `settings` are those of its first point, with credentials."""
+    if not header.variations:
+        return Single(settings, header.servers)
+    variations = [
+        Variation(
+            replace(
+                each.settings,
+                endpoint=settings.endpoint,
+                cluster=settings.cluster,
+                output=replace(settings.output, folder=each.settings.output.folder),
+            ),
+            each.parameters,
         )
-    if rest[0].resumed is None:
-        position += -(-resumed.next_number // begun.servers.copies)
-    part = log.last_part
-    logged = LoggedResume(
-        begin=max(times.end for times in sent.times),
-        end=0,
-        first_phase=len(log.phases),
-        first_worker=part.first_worker + part.workers,
-        workers=header.workers,
-        conversations=0 if rest[0].resumed is None else len(rest[0].resumed.unfinished),
-        missing_reports=missing,
-    )
-    return ResumePoint(tuple(rest), position, logged, bodies, conversations)
+        for each in header.variations
+    ]
+    return make_experiment(variations, settings.output.folder, header.seed)
 
 
 def _ends_conversation(payloads: PayloadStore, request: Record) -> bool:
@@ -261,59 +368,4 @@ def _resumed(done: _Progress, last: LoggedPhase, times: _PhaseTimes) -> Resumed:
 def _reports(log: RunLog, phase: LoggedPhase) -> tuple[int, bool]:
     """Return how many workers did not report on the phase, and whether it was stopped early."""
     reports = [report for report in log.reports() if report.phase == phase.index]
-    return log.last_part.workers - len(reports), any(report.stopped for report in reports)
-
-
-@contextlib.contextmanager
-def open_resumed_run(
-    settings: Settings, folder: RunFolder, observer: Observer, point: ResumePoint
-) -> Iterator[OpenedRun]:
-    """Start new workers for what is left of a run, and yield it; end the workers afterwards."""
-    with mock_servers(settings) as settings, _open(settings, folder, observer, point) as opened:  # noqa: PLR1704
-        yield opened
-
-
-def _open(
-    settings: Settings, folder: RunFolder, observer: Observer, point: ResumePoint
-) -> contextlib.AbstractContextManager[OpenedRun]:
-    header = RunLog.read_header(folder.log)
-    endpoint = endpoint_named(settings.endpoint.type, settings.endpoint)
-    targets = resolve_targets(settings, endpoint)
-    check_file_limit(settings)
-    turns = [1] if point.bodies == point.conversations else [2]
-    expected = expected_requests(point.phases, None, turns, settings.input.sampling)
-    load = phase_loads(settings)[-len(point.phases)]
-    preconnect = connections_to_open(point.phases[0], load.arrival_rate, expected[0])
-    slots = [None if phase.slots is None else phase.slots.maximum for phase in point.phases]
-    largest = None if None in slots else max(slot for slot in slots if slot is not None)
-    job = Job(
-        log=folder.log,
-        settings=settings.endpoint,
-        files=tuple(header.payload_files),
-        sampling=settings.input.sampling,
-        seed=header.seed,
-        preconnect=preconnect,
-        first_worker=point.logged.first_worker,
-    )
-    # The times of records go on from the epoch of the run, even if the machine was started again since.
-    now, age = monotonic_ns(), time_ns() - header.epoch_wall_ns
-    prepared = Prepared(
-        job,
-        targets,
-        point.phases,
-        now - max(age, point.logged.begin),
-        point.logged.workers,
-        raise_file_limit(largest, preconnect, point.logged.workers),
-        expected,
-        point.conversations,
-        None,
-        point.bodies,
-    )
-    synthetic = header.dataset == "synthetic"
-    name = "synthetic" if synthetic else os.path.basename(settings.input.file or header.dataset)
-    dataset = StoredDataset(name, turns, None if synthetic else header.dataset)
-    tokenizer = LazyTokenizer(settings.tokenizer, settings.models[0])
-    observer.prepared(settings, endpoint, dataset, tokenizer, prepared)
-    return start_run(
-        settings, folder, observer, dataset, tokenizer, prepared, resume=point.logged, cluster=connect_cluster(settings)
-    )
+    return log.part_of(phase).workers - len(reports), any(report.stopped for report in reports)

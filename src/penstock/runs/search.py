@@ -36,9 +36,10 @@ from penstock.plural import counted
 from penstock.records.log import SEARCH_LOAD, RunLog, variation_label
 from penstock.records.record import Record
 from penstock.runs.log_tail import LogTail, values_while_running
-from penstock.runs.points import Point, PointRuns, base_seed
+from penstock.runs.points import Point, PointRuns, Variation
 from penstock.runs.run_folder import LOG_FOLDER
 from penstock.runs.runner import RunningPhase
+from penstock.runs.variations import base_seed
 from penstock.schedule.limits import LinearRamp
 from penstock.settings.schema import ExperimentSettings, Settings
 from penstock.workers.messages import Progress
@@ -68,6 +69,8 @@ class _Start(NamedTuple):
 
 class _LevelRule:
     """Ends a level when its test has decided, or when its requests do not suffice."""
+
+    kind = SEARCH_LOAD
 
     def __init__(
         self, log: str, slos: tuple[Slo, ...], value: float, start: _Start, visit: Visit, span_s: float = 0.0
@@ -124,7 +127,7 @@ class _LevelRule:
 
     def facts(self) -> dict[str, Any]:
         """Return what the log keeps about the level."""
-        return msgspec.structs.asdict(self.level())
+        return msgspec.structs.asdict(self.level()) | {"latency_s": self.latency_s}
 
     def outcome(self) -> str:
         level = self.level()
@@ -200,16 +203,19 @@ def _met(record: Record, values: dict[str, float] | None, slos: tuple[Slo, ...])
 
 
 class Search:
-    def __init__(self, settings: Settings, folder: str, slos: tuple[Slo, ...]) -> None:
-        """`settings.experiment` has the parameter and its range."""
+    servers = 1
+
+    def __init__(self, settings: Settings, folder: str, seed: int | None = None) -> None:
+        """`settings.experiment` has the parameter, its range and the objectives; `seed` is that of a search that is resumed."""
         self._settings = settings
+        self.variations = [Variation(settings)]
         self._folder = folder
-        self._slos = slos
         experiment = settings.experiment
+        self._slos = slos = tuple(parse_slo(text) for text in experiment.slos)
         self._closed_loop = experiment.find_max == "concurrency"
         self._parameter = "concurrency" if self._closed_loop else "request_rate"
         self._range = experiment.search_min, experiment.search_max
-        self._seed = base_seed(settings)
+        self._seed = base_seed(settings) if seed is None else seed
         self._number = 0
         self._visits: dict[float, int] = {}
         self._search = CapacitySearch(slos, *self._range, whole=self._closed_loop)
@@ -224,8 +230,9 @@ class Search:
     def points(self) -> PointRuns:
         before: Level | None = None
         latency_s = 0.0
+        sends = False
         while (value := self._search.next()) is not None:
-            start = self._start(value, before, latency_s)
+            start = self._start(value, before, latency_s, sends=sends)
             rule = _LevelRule(
                 os.path.join(self._folder, LOG_FOLDER),
                 self._slos,
@@ -234,21 +241,24 @@ class Search:
                 self._search.visit(value),
                 self._span_s,
             )
-            yield self._point(value, before, start, rule)
-            if before is None:
+            result = yield self._point(value, before, start, rule)
+            assert result.facts is not None
+            if before is None and not result.from_log:
                 rule.check_measured()
-            before = rule.level()
+            before = msgspec.convert(result.facts, Level)
             if not before.requests:
                 return
             self._search.add(before)
-            latency_s = min(latency_s or math.inf, rule.latency_s)
+            latency_s = min(latency_s or math.inf, result.facts["latency_s"])
+            sends = not result.from_log
 
-    def _start(self, value: float, before: Level | None, latency_s: float) -> _Start:
+    def _start(self, value: float, before: Level | None, latency_s: float, *, sends: bool) -> _Start:
+        """Return how a level begins. `sends` says whether requests of the level before can be in flight."""
         if self._closed_loop:
-            return _Start(False, settle=int(value)) if before is None else _Start(True, latency_s)
+            return _Start(True, latency_s) if sends else _Start(False, settle=int(value))
         # The queue of a rate that was too high would be judged at the next rate: it shrinks as slowly as the rate is close to
         # the capacity, while a server without new requests empties it at its full speed.
-        if before is None or not self._search.passes(before):
+        if before is None or not sends or not self._search.passes(before):
             return _Start(False, settle=round(value * latency_s))
         return _Start(True)
 
@@ -260,7 +270,7 @@ class Search:
         name = label if visit == 1 else f"{label}_visit_{visit}"
         settings = self._at(value)
         slots: LinearRamp | None = None
-        if self._closed_loop and before is not None and before.value != value:
+        if self._closed_loop and before is not None and start.continues and before.value != value:
             # Slots that start together would stay in step: the queue would then be full or empty, but never in between.
             slots = LinearRamp(int(before.value), int(value), start.ramp_s)
         return Point(
@@ -269,6 +279,7 @@ class Search:
             parameters,
             number,
             warmup=before is None,
+            goes_on=True,
             rule=rule,
             drain=not start.continues,
             slots=slots,

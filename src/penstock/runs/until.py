@@ -11,6 +11,7 @@ import numpy as np
 
 from penstock.metrics.dependence import InFlight, requests_in_flight
 from penstock.metrics.precision import Checkpoints, Precision
+from penstock.records.log import UNTIL
 from penstock.runs.log_tail import LogTail, values_while_running
 from penstock.runs.runner import RunningPhase
 from penstock.workers.messages import Progress
@@ -32,6 +33,8 @@ class _Row(NamedTuple):
 
 
 class UntilRule:
+    kind = UNTIL
+
     def __init__(self, log: str, target: Precision, earlier: Container[int] = ()) -> None:
         """`log` is the folder of the run's log. `earlier` are the phases that a resumed one continues: their requests count,
         too."""

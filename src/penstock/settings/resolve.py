@@ -49,17 +49,28 @@ from penstock.settings.schema import (
 )
 from penstock.settings.urls import check_request_target, normalize_urls
 
-__all__ = ["MIN_RUNS", "resolve", "resolve_load"]
+__all__ = ["MIN_RUNS", "resolve", "resolve_endpoint", "resolve_load"]
 
 
-def resolve(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
-    """Return the settings, or raise `UserError`. `folder_prefix` begins the default name of the artifact folder."""
+def resolve(
+    parsed: ParsedArguments,
+    folder_prefix: str = "",
+    *,
+    parameters: tuple[str, ...] = (),
+    endpoint: EndpointSettings | None = None,
+    recorded_times: bool = False,
+) -> Settings:
+    """Return the settings, or raise `UserError`.
+
+    `folder_prefix` begins the default name of the artifact folder. `parameters` are the names of those that vary in a sweep,
+    whose points share the settings of the `endpoint`: an API key is read once. With `recorded_times`, requests are sent at the
+    times in the input file even without --fixed-schedule."""
     if "models" not in parsed.values:
         raise UserError("--model is missing: name the model to request, for example --model Qwen/Qwen3-0.6B.")
     models = tuple(parsed.values["models"])
     endpoint_type: EndpointType = load_endpoint(parsed.values.get("endpoint.type", EndpointSettings().type))
-    endpoint = _endpoint(parsed, endpoint_type)
-    load = resolve_load(parsed)
+    endpoint = endpoint or resolve_endpoint(parsed, endpoint_type)
+    load = resolve_load(parsed, recorded_times=recorded_times)
     _check_until(parsed, load)
     check_endpoint(parsed, endpoint.type, endpoint_type.declaration)
     return Settings(
@@ -84,7 +95,7 @@ def resolve(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
         ),
         readiness=ReadinessSettings(**parsed.section("readiness")),
         server_calls=_server_calls(parsed),
-        experiment=_experiment(parsed),
+        experiment=_experiment(parsed, parameters),
         telemetry=telemetry(parsed),
         assertions=tuple(parsed.values.get("assertions", ())),
         command=parsed.command,
@@ -112,20 +123,12 @@ def _check_until(parsed: ParsedArguments, load: LoadSettings) -> None:
         raise UserError(
             f"{flag} needs a limit in case the precision is not reached: give --request-count or --benchmark-duration."
         )
-    for target in (
-        "experiment.find_max",
-        "experiment.recipe",
-        "experiment.runs",
-        "experiment.sweep",
-        "experiment.parameters",
-    ):
+    for target in ("experiment.find_max", "experiment.recipe"):
         if target in parsed.values:
-            raise UserError(
-                f"{flag} ends a single run; leave out {parsed.spellings.get(target, 'the list of values')}."
-            )
+            raise UserError(f"A search ends each load by itself; leave out {flag} or {parsed.spellings[target]}.")
 
 
-def _endpoint(parsed: ParsedArguments, endpoint_type: EndpointType) -> EndpointSettings:
+def resolve_endpoint(parsed: ParsedArguments, endpoint_type: EndpointType) -> EndpointSettings:
     declaration = endpoint_type.declaration
     fields = parsed.section("endpoint")
     spelling = parsed.spellings.get
@@ -284,12 +287,12 @@ _SYNTHETIC_ONLY = {
 """Fields that contradict --input-file, and what to do about it."""
 
 
-def resolve_load(parsed: ParsedArguments) -> LoadSettings:
+def resolve_load(parsed: ParsedArguments, *, recorded_times: bool = False) -> LoadSettings:
     _refuse_lists(parsed)
     check_rules(parsed)
     fields = parsed.section("load")
     spelling = parsed.spellings.get
-    schedule = _schedule(parsed)
+    schedule = _schedule(parsed, recorded_times)
     fields = {name: value for name, value in fields.items() if not name.startswith("schedule.")}
     _check_rates(parsed, fields)
     check_users(parsed, fields)
@@ -341,8 +344,10 @@ _ADJUSTS = {
 }
 
 
-def _schedule(parsed: ParsedArguments) -> ScheduleSettings:
+def _schedule(parsed: ParsedArguments, recorded_times: bool) -> ScheduleSettings:
     fields = parsed.section("load.schedule")
+    if recorded_times:
+        fields["on"] = True
     spelling = parsed.spellings.get
     schedule = ScheduleSettings(**fields)
     adjusting = next((spelling(f"load.schedule.{name}") for name in fields if name != "on"), None)
@@ -393,10 +398,10 @@ def _refuse_lists(parsed: ParsedArguments) -> None:
             raise UserError(f"{parsed.spellings[target]} {value} asks for a sweep; give one value here.")
 
 
-def _experiment(parsed: ParsedArguments) -> ExperimentSettings:
+def _experiment(parsed: ParsedArguments, parameters: tuple[str, ...]) -> ExperimentSettings:
     fields = parsed.section("experiment")
     spelling = parsed.spellings.get
-    settings = resolve_search(parsed, ExperimentSettings(**fields))
+    settings = resolve_search(parsed, ExperimentSettings(**fields, parameters=parameters))
     if not settings.parameters:
         for name in _SWEEPS_ONLY:
             if name in fields:

@@ -108,8 +108,8 @@ async def _run(
 def _main() -> int:
     import penstock.schedule.random_arrivals  # noqa: F401 - otherwise the start of a phase would import NumPy
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     parent = os.getppid()
     messages = MessageSocket(socket.socket(fileno=int(sys.argv[1])))
     if not end_with_parent(parent, signal.SIGKILL):

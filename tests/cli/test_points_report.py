@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock.cli.exit_status import EXIT_FAILED
-from penstock.cli.experiment import search_status
+from penstock.cli.points_report import search_status
 from penstock.metrics.capacity import Level, SearchOutcome, SearchResult, parse_slo
-from penstock.runs.experiment import FinishedExperiment
+from penstock.runs.run_experiment import FinishedRun
 
 
 @pytest.mark.parametrize(
@@ -37,5 +39,6 @@ def test_quiet_search_without_a_result_says_so(
 ) -> None:
     result = SearchResult(levels, None, [(1.0,)] * len(levels))
     search = SearchOutcome("concurrency", (parse_slo("p99 time_to_first_token<3"),), result)
-    assert search_status(FinishedExperiment([], 0), search, quiet=True) == EXIT_FAILED
+    none: Any = None
+    assert search_status(FinishedRun(none, none, 0, [], 0), search, quiet=True) == EXIT_FAILED
     assert capsys.readouterr().err == sentence

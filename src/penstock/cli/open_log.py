@@ -11,12 +11,12 @@ from penstock.records.log import LoggedPoint, RunLog
 from penstock.runs.point_folder import find_log
 from penstock.runs.run_folder import LOG_FOLDER
 
-__all__ = ["is_experiment", "open_points", "open_run"]
+__all__ = ["is_experiment", "open_log", "open_points"]
 
 _MAX_LISTED = 20
 
 
-def open_run(folder: str) -> RunLog:
+def open_log(folder: str) -> RunLog:
     """Open the log of a run, or of a point of an experiment."""
     if not os.path.isdir(folder):
         raise UserError(f"{folder} is not a folder." if os.path.exists(folder) else f"There is no folder {folder}.")

@@ -12,9 +12,11 @@ import pytest
 
 from penstock.cli.profile import COMMAND_LINE as PROFILE
 from penstock.datasets.load import load
-from penstock.runs import experiment as experiment_module
-from penstock.runs.experiment import data_key, run_experiment
+from penstock.runs import run_experiment as module
+from penstock.runs.point_runner import EndedPoint
 from penstock.runs.read_settings import read_settings
+from penstock.runs.run_experiment import run_experiment
+from penstock.runs.stored_data import data_key
 from penstock.settings.parse import parse
 from penstock.tokens.tiktoken_vocabulary import open_builtin
 
@@ -40,7 +42,8 @@ def test_points_share_the_dataset_of_a_file_unless_the_seed_decides_its_prompts(
     def key(more: str) -> object:
         words = f"--model m --input-file {file} {flags} {more}"
         settings = read_settings(parse(PROFILE, words.split()))
-        return data_key(settings, load(settings.input, 1, open_builtin))
+        dataset = load(settings.input, 1, open_builtin)
+        return data_key(settings, synthetic=dataset.synthetic, depends_on_seed=dataset.depends_on_seed)
 
     assert key("--random-seed 1 --concurrency 1") == key("--random-seed 1 --concurrency 64")
     assert (key("--random-seed 1") != key("--random-seed 2")) == seed_matters
@@ -63,24 +66,23 @@ def test_lost_worker_ends_an_experiment_before_its_next_point(
     class PointRunner:
         def __init__(self, *_: object) -> None: ...
 
-        def run(self, point: int) -> Any:
-            ran.append(point)
-            if point == lost_in:
+        def run(self, point: Any) -> Any:
+            ran.append(point.number)
+            if point.number == lost_in:
                 runner.lost_workers.append(0)
-            return SimpleNamespace(outcome=None)
+            return EndedPoint(point, None, unsent="A fault of the test.")
 
-        def end_level(self) -> None: ...
+        def end_sending(self) -> None: ...
 
-        def report_levels(self) -> list[Any]:
-            return []
+    def points() -> Iterator[Any]:
+        for number in (1, 2):
+            yield SimpleNamespace(number=number, alone=False, rule=None)
 
-    def points() -> Iterator[int]:
-        yield 1
-        yield 2
-
-    monkeypatch.setattr(experiment_module, "open_run", lambda *_, **__: nullcontext(SimpleNamespace(runner=runner)))
-    monkeypatch.setattr(experiment_module, "_PointRunner", PointRunner)
-    experiment: Any = SimpleNamespace(settings=None, largest=[], points=points)
+    started = SimpleNamespace(runner=runner, settings=None, tokenizer=None, prepared=SimpleNamespace(expected=[]))
+    monkeypatch.setattr(module, "start_run", lambda *_, **__: nullcontext(started))
+    monkeypatch.setattr(module, "PointRunner", PointRunner)
+    output = SimpleNamespace(folder="run")
+    experiment: Any = SimpleNamespace(settings=SimpleNamespace(output=output), largest=[None], points=points)
     folder: Any = SimpleNamespace(began=True)
     done = run_experiment(experiment, folder)
     assert ran == ([1] if lost_in == 1 else [1, 2])

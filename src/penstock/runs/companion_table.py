@@ -24,5 +24,5 @@ COMPANIONS: dict[str, Callable[[Settings], bool]] = {
 
 
 def companions(settings: Settings, prepared: Prepared) -> list[Companion]:
-    found: list[Companion] = [] if prepared.input_files is None else [prepared.input_files]
+    found: list[Companion] = [] if prepared.data.input_files is None else [prepared.data.input_files]
     return found + [resolve_name(name)(settings, prepared) for name, need in COMPANIONS.items() if need(settings)]

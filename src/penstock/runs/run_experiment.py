@@ -1,0 +1,197 @@
+"""The run of an experiment: its points share the workers, their connections and the log. Nothing here prints."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.errors import PenstockError, RunError, UserError
+from penstock.runs.observer import Observer
+from penstock.runs.point_runner import EndedPoint, PointRunner
+from penstock.runs.points import Experiment, Point, PointResult
+from penstock.runs.run_folder import RunFolder
+from penstock.runs.start_run import StartedRun, start_run
+from penstock.settings.schema import Settings
+from penstock.tokens.lazy_tokenizer import LazyTokenizer
+
+if TYPE_CHECKING:
+    from penstock.runs.resume import LoggedRun
+
+__all__ = ["FinishedRun", "report_ended", "run_experiment"]
+
+
+class FinishedRun(NamedTuple):
+    """A run that has ended. A single run has no report yet."""
+
+    settings: Settings
+    """With the URLs of mock servers."""
+    tokenizer: LazyTokenizer
+    expected: int
+    """Requests of a single run, as far as they are known."""
+    results: list[PointResult]
+    """Results of the points that were started; empty for a single run."""
+    interrupts: int
+    """How often the user interrupted it."""
+    input_error: str | None = None
+    """Error in the input files that ended the run early."""
+    stopped: str | None = None
+    """Why a stop rule ended a single run early."""
+    error: str | None = None
+    """Why an experiment ended before its last point, unless it was interrupted."""
+
+
+def run_experiment(
+    experiment: Experiment,
+    folder: RunFolder,
+    observer: Observer | None = None,
+    *,
+    spawn: bool = False,
+    logged: LoggedRun | None = None,
+) -> FinishedRun:
+    """Run the points of an experiment, and write the artifacts of each unless it is the whole run; raise an exception if the
+    run ends before its first request.
+
+    A point that fails does not end the others. If an experiment has to end early, the points that are done are kept. `logged`
+    is what the log says about a run that is resumed."""
+    observer = observer or Observer()
+    loop = _PointLoop(experiment, observer, logged)
+    run: StartedRun | None = None
+    error: str | None = None
+    try:
+        with start_run(experiment, folder, observer, spawn=spawn, logged=logged) as run:
+            loop.run(run)
+    except PenstockError as failure:
+        if run is None or not run.runner.began:
+            if run is None or not run.runner.interrupts:
+                raise
+        else:
+            error = _explain(failure, experiment, folder)
+    runner = run.runner
+    if not folder.began:
+        raise UserError(runner.companion_error) if runner.companion_error is not None else KeyboardInterrupt
+    if error is None and runner.lost_workers and experiment.largest:
+        error = f"A worker process was lost{', so the points after it were not run' if loop.has_next else ''}."
+    if experiment.largest:
+        error = error or runner.companion_error
+    return FinishedRun(
+        run.settings,
+        run.tokenizer,
+        sum(count or 0 for count in run.prepared.expected),
+        loop.results(run.tokenizer),
+        runner.interrupts,
+        runner.companion_error,
+        None if experiment.largest or not loop.ended else loop.ended[-1].failed,
+        error,
+    )
+
+
+def _explain(failure: PenstockError, experiment: Experiment, folder: RunFolder) -> str:
+    """Return a sentence about the failure of an experiment; raise that of a single run, with what to do about it."""
+    path = experiment.settings.output.folder
+    if experiment.largest:
+        return f"{failure} `penstock report {path}` shows the records up to then."
+    kept = f"{failure} The records up to then are in {folder.log}; `penstock report {path}` shows them."
+    if isinstance(failure, UserError):
+        raise UserError(f"{kept} `aiperf profile --resume {path}` sends the rest.") from None
+    raise RunError(kept) from None
+
+
+class _PointLoop:
+    """The points of an experiment, one after the other."""
+
+    def __init__(self, experiment: Experiment, observer: Observer, logged: LoggedRun | None) -> None:
+        self._observer = observer
+        self._settings = experiment.settings
+        self._points = experiment.points()
+        self._results: list[PointResult] = []
+        self._next: Point | None = next(self._points)
+        self.ended: list[EndedPoint] = []
+        """Points whose reports are not written yet."""
+        if logged is not None:
+            self._replay(logged)
+
+    @property
+    def has_next(self) -> bool:
+        return self._next is not None
+
+    def _replay(self, logged: LoggedRun) -> None:
+        """Let the experiment decide again by the results of the points that are complete. Raise UserError if all are."""
+        tokenizer = LazyTokenizer(self._settings.tokenizer, self._settings.models[0])
+        left = len(logged.points)
+        while self._next is not None and left:
+            point, done = self._next, logged.find(self._next)
+            if done is None:
+                self._take(PointResult(point, None, "Its dataset could not be loaded.", from_log=True))
+                continue
+            if not done.is_complete:
+                return
+            left -= 1
+            ended = EndedPoint(point, done.logged, done.failed, facts=done.facts)
+            self._take(self._result(ended, tokenizer)._replace(from_log=True))
+        if self._next is None:
+            folder = self._settings.output.folder
+            raise UserError(f"The experiment in {folder} is complete: there is nothing to resume.")
+
+    def run(self, run: StartedRun) -> None:
+        """Run the points that are left."""
+        points, runner = PointRunner(run, self._observer), run.runner
+        while self._next is not None and (ended := points.run(self._next)) is not None:
+            if ended.point.alone:
+                self.ended.append(ended)
+                return
+            result = self._result(ended, run.tokenizer)
+            self._observer.point_ended(result)
+            if runner.stopping:
+                self._results.append(result)
+                break
+            self._take(result)
+            if runner.lost_workers:
+                break
+        points.end_sending()
+
+    def _result(self, ended: EndedPoint, tokenizer: LazyTokenizer) -> PointResult:
+        """Return the result of a point for the experiment: with its report, or with what its rule has found."""
+        if ended.unsent is not None:
+            return PointResult(ended.point, None, ended.unsent)
+        if ended.point.rule is not None:
+            self.ended.append(ended)
+            return PointResult(ended.point, None, facts=ended.facts)
+        return report_ended(ended, self._settings.output.folder, tokenizer)
+
+    def _take(self, result: PointResult) -> None:
+        """Give a result to the experiment, and receive its next point."""
+        if result.point.rule is None:
+            self._results.append(result)
+        try:
+            self._next = self._points.send(result)
+        except StopIteration:
+            self._next = None
+
+    def results(self, tokenizer: LazyTokenizer) -> list[PointResult]:
+        """Return the results of all points, and write the reports that are not written yet, except that of a single run."""
+        folder = self._settings.output.folder
+        late = [report_ended(ended, folder, tokenizer) for ended in self.ended if not ended.point.alone]
+        return self._results + late
+
+
+def report_ended(ended: EndedPoint, folder: str, tokenizer: LazyTokenizer) -> PointResult:
+    """Write the artifacts of a point of the experiment in `folder`."""
+    # A single run need not import these, which takes 0.3 s, before it sends.
+    from penstock.runs.point_folder import write_reference
+    from penstock.runs.summarise import summarise, why_unusable
+
+    assert ended.logged is not None
+    output = ended.point.settings.output
+    report = summarise(
+        folder,
+        tokenizer=tokenizer,
+        interrupted=ended.interrupted,
+        incomplete=ended.failed,
+        show_http=output.show_http,
+        show_timeline=output.verbose,
+        point=ended.logged.index,
+        into=os.path.join(folder, ended.logged.folder),
+    )
+    write_reference(folder, ended.logged)
+    error = why_unusable(report.summary, ended.point.settings.max_error_rate)
+    return PointResult(ended.point, report, error, ended.facts)
