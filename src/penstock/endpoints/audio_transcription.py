@@ -12,11 +12,9 @@ import orjson
 
 from penstock.datasets.conversation import Turn
 from penstock.endpoints.base import NO_HISTORY, Declaration, Endpoint, History
+from penstock.endpoints.json_replies import UNREADABLE, error_failure, excerpt, not_json, parse_json
 from penstock.endpoints.messages_replies import read_any_usage
-from penstock.endpoints.openai_types import Chunk, error_failure
-from penstock.endpoints.parse_json import UNREADABLE, parse_json
 from penstock.endpoints.reply import Failure, Reply
-from penstock.endpoints.reply_errors import excerpt, not_json
 from penstock.errors import UserError
 from penstock.settings.schema import EndpointSettings
 
@@ -98,7 +96,7 @@ class AudioTranscription(Endpoint):
         text = body.decode() if isinstance(value, int | float | None) else value
         if isinstance(value, dict):
             if value.get("error"):
-                reply.failure = error_failure(Chunk(error=value["error"]))
+                reply.failure = error_failure(value["error"])
                 return reply
             text = value.get("text")
             reply.usage = read_any_usage(value.get("usage"))

@@ -12,8 +12,8 @@ import msgspec
 import orjson
 
 from penstock.datasets.conversation import Turn
+from penstock.endpoints.json_replies import unexpected_stream
 from penstock.endpoints.reply import Reply
-from penstock.endpoints.reply_errors import unexpected_stream
 from penstock.settings.endpoint_types import DEFAULT, Declaration, load_endpoint
 from penstock.settings.schema import EndpointSettings
 

@@ -10,13 +10,11 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from penstock.endpoints.json_replies import DONE, UNREADABLE, error_failure, not_json, parse_json
 from penstock.endpoints.messages_replies import MESSAGE_EVENTS, read_any_usage, read_message, read_message_stream
 from penstock.endpoints.openai_common import read_choices_body
 from penstock.endpoints.openai_streams import read_choices_stream
-from penstock.endpoints.openai_types import DONE, Chunk, error_failure
-from penstock.endpoints.parse_json import UNREADABLE, parse_json
 from penstock.endpoints.reply import Failure, Reply
-from penstock.endpoints.reply_errors import not_json
 from penstock.endpoints.responses_replies import read_response, read_response_stream
 from penstock.plural import counted
 from penstock.wire import sse
@@ -128,7 +126,7 @@ def _read_values(
     for index, value in enumerate(values):
         if isinstance(value, dict):
             if (error := value.get("error")) and not isinstance(error, bool):
-                reply.failure = error_failure(Chunk(error=error))
+                reply.failure = error_failure(error)
                 break
             reply.usage = read_any_usage(value.get("usage")) or reply.usage
             for key in ("finish_reason", "stop_reason", "done_reason"):

@@ -9,9 +9,7 @@ import msgspec
 
 from penstock.datasets.conversation import Turn
 from penstock.endpoints.base import NO_HISTORY, Declaration, Endpoint, History
-from penstock.endpoints.json_replies import decode_reply
-from penstock.endpoints.openai_types import Chunk, decode_all, error_failure
-from penstock.endpoints.parse_json import decode_typed
+from penstock.endpoints.json_replies import decode_all, decode_reply, decode_typed, error_failure
 from penstock.endpoints.reply import Reply, Usage
 from penstock.endpoints.usage import Count
 from penstock.settings.schema import EndpointSettings
@@ -78,7 +76,7 @@ class HuggingFaceGenerate(Endpoint):
         events, reply.failure = decode_all(split.data, _decode_events, _decode_event)
         for event, end in zip(events, split.ends, strict=False):
             if event.error:
-                reply.failure = error_failure(Chunk(error=event.error))
+                reply.failure = error_failure(event.error)
                 break
             text = "" if event.token is None or event.token.special else event.token.text
             if event.generated_text and not reply.texts:

@@ -8,12 +8,9 @@ import msgspec
 
 from penstock.datasets.conversation import Turn
 from penstock.endpoints.base import NO_HISTORY, Declaration, Endpoint, History
-from penstock.endpoints.json_replies import decode_reply
+from penstock.endpoints.json_replies import DONE, UNREADABLE, decode_reply, decode_typed, error_failure, malformed
 from penstock.endpoints.messages_replies import read_any_usage
-from penstock.endpoints.openai_types import DONE, Chunk, error_failure
-from penstock.endpoints.parse_json import UNREADABLE, decode_typed
 from penstock.endpoints.reply import Reply
-from penstock.endpoints.reply_errors import malformed
 from penstock.settings.schema import EndpointSettings
 from penstock.wire import sse
 
@@ -73,7 +70,7 @@ class ImageGeneration(Endpoint):
                 reply.failure = malformed(data)
                 break
             if event.error:
-                reply.failure = error_failure(Chunk(error=event.error))
+                reply.failure = error_failure(event.error)
                 break
             reply.usage = read_any_usage(event.usage) or reply.usage
             if _has_image(event):

@@ -7,12 +7,10 @@ from typing import Any
 
 from penstock.datasets.conversation import Media, Turn
 from penstock.endpoints.base import NO_HISTORY, Declaration, Endpoint, History
+from penstock.endpoints.json_replies import DONE, UNREADABLE, error_failure, excerpt, malformed, not_json, parse_json
 from penstock.endpoints.messages_replies import read_message, read_message_stream
 from penstock.endpoints.openai_common import tool_texts
-from penstock.endpoints.openai_types import DONE, Chunk, error_failure
-from penstock.endpoints.parse_json import UNREADABLE, parse_json
 from penstock.endpoints.reply import Failure, Reply
-from penstock.endpoints.reply_errors import excerpt, malformed, not_json
 from penstock.settings.schema import EndpointSettings
 from penstock.wire import sse
 
@@ -79,7 +77,7 @@ class Messages(Endpoint):
         if isinstance(value, dict) and isinstance(value.get("content"), list):
             return read_message(value)
         if isinstance(value, dict) and value.get("error"):
-            reply.failure = error_failure(Chunk(error=value["error"]))
+            reply.failure = error_failure(value["error"])
         else:
             reply.failure = Failure("InvalidReply", f"The reply has no content blocks: {excerpt(body)}", "server")
         return reply

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import orjson
 
-from penstock.endpoints.openai_types import Chunk, error_failure
+from penstock.endpoints.json_replies import error_failure
 from penstock.endpoints.reply import Reply, Usage
 from penstock.endpoints.usage import parse_usage, read_usage
 
@@ -68,7 +68,7 @@ def read_message_stream(events: list[Any], ends: list[int]) -> Reply:
             continue
         kind, index = event.get("type"), str(event.get("index"))
         if kind == "error":
-            reply.failure = error_failure(Chunk(error=event.get("error") or event))
+            reply.failure = error_failure(event.get("error") or event)
             break
         text = thought = ""
         if kind == "message_start" and isinstance(event.get("message"), dict):

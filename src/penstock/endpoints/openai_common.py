@@ -6,9 +6,9 @@ from typing import Any
 
 import orjson
 
-from penstock.endpoints.openai_types import Message, ToolCall, decode_body, error_failure
+from penstock.endpoints.json_replies import excerpt
+from penstock.endpoints.openai_types import Message, ToolCall, chunk_failure, decode_body
 from penstock.endpoints.reply import Failure, Reply
-from penstock.endpoints.reply_errors import excerpt
 from penstock.endpoints.usage import read_usage
 
 __all__ = ["add_tool_calls", "message_texts", "read_choices_body", "set_stream_options", "texts_of", "tool_texts"]
@@ -21,7 +21,7 @@ def read_choices_body(body: bytes) -> Reply:
     if chunk is None:
         return reply
     if chunk.error or chunk.object == "error":
-        reply.failure = error_failure(chunk)
+        reply.failure = chunk_failure(chunk)
         return reply
     for choice in chunk.choices or []:
         text, reasoning = (choice.text or "", "") if choice.message is None else message_texts(choice.message)

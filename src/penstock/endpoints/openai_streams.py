@@ -5,11 +5,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Any
 
+from penstock.endpoints.json_replies import DONE, excerpt
 from penstock.endpoints.openai_common import add_tool_calls, message_texts
-from penstock.endpoints.openai_types import DONE, decode_events, error_failure
+from penstock.endpoints.openai_types import chunk_failure, decode_events
 from penstock.endpoints.repeated_chunks import find_repeated_chunks
 from penstock.endpoints.reply import Failure, Reply
-from penstock.endpoints.reply_errors import excerpt
 from penstock.endpoints.usage import read_usage
 from penstock.wire import sse
 
@@ -62,7 +62,7 @@ def _read_events(body: bytes) -> tuple[Reply, bool]:
     is_reasoning: list[bool] = []
     for chunk, end in zip(chunks, events.ends, strict=False):
         if chunk.error or chunk.object == "error":
-            reply.failure = error_failure(chunk)
+            reply.failure = chunk_failure(chunk)
             break
         reply.model = reply.model or chunk.model
         for choice in chunk.choices or ():

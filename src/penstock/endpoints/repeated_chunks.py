@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from penstock.endpoints.json_replies import UNREADABLE
 from penstock.endpoints.openai_types import Chunk, decode_chunk
-from penstock.endpoints.parse_json import UNREADABLE
 
 __all__ = ["RepeatedChunks", "find_repeated_chunks"]
 

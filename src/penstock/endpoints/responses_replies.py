@@ -15,10 +15,8 @@ from typing import Any
 
 import msgspec
 
-from penstock.endpoints.openai_types import DONE, Chunk, error_failure
-from penstock.endpoints.parse_json import UNREADABLE
+from penstock.endpoints.json_replies import DONE, UNREADABLE, error_failure, excerpt, malformed, not_json
 from penstock.endpoints.reply import Failure, Reply
-from penstock.endpoints.reply_errors import excerpt, malformed, not_json
 from penstock.endpoints.responses_events import EVENTS, REASONING_KINDS
 from penstock.endpoints.responses_types import (
     Event,
@@ -80,7 +78,7 @@ def read_response(body: bytes) -> Reply:
 def _read_response_object(response: Response, body: bytes) -> Reply:
     reply = Reply()
     if response.object == "error" or (response.error and response.object != "response"):
-        reply.failure = error_failure(Chunk(error=response.error, object=response.object, message=response.message))
+        reply.failure = error_failure(response.error or {"message": response.message, "type": None, "code": None})
         return reply
     if response.output is None and not response.output_text:
         reply.failure = Failure("InvalidReply", f"The reply has no output: {excerpt(body)}", "server")
@@ -265,7 +263,7 @@ class _StreamReader:
 
     def _add_unknown_event(self, event: Event, data: bytes) -> None:
         if event.error:
-            self._fail(error_failure(Chunk(error=event.error)))
+            self._fail(error_failure(event.error))
         elif data.strip() not in (b"", DONE):
             self._warn(f"Events of an unknown type, {event.type or 'without a name'}")
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from penstock.endpoints.parse_json import UNREADABLE, without_lone_surrogates
+from penstock.endpoints.json_replies import UNREADABLE, without_lone_surrogates
 from penstock.endpoints.usage import WireUsage, parse_usage
 
 __all__ = [
