@@ -11,6 +11,6 @@ def with_config(parsed: ParsedArguments) -> ParsedArguments:
     """Return the values of the flags and, for what they leave open, those of the file that `config_file` names."""
     if "config_file" not in parsed.values:
         return parsed
-    from penstock.settings.config.overlay import overlay  # imports PyYAML
+    from penstock.settings.config.read import overlay  # imports PyYAML
 
     return overlay(parsed)

@@ -23,7 +23,7 @@ from penstock.settings.config.keys import (
     flags_of,
     rows,
 )
-from penstock.settings.config.unknown_keys import camel_case
+from penstock.settings.config.reader import camel_case
 from penstock.settings.flags import Flag
 from penstock.settings.input_config import length_shape, model_config
 from penstock.settings.schema import Settings

@@ -1,10 +1,16 @@
-"""Reads a configuration file. The keys whose values have a form of their own are here; `reader` has all the others."""
+"""Reads a configuration file and combines it with the flags, which override it.
+
+The keys whose values have a form of their own are here; `reader` has all the others.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
+from typing import Any
 
+from penstock.settings.api_key import KEY_FIELDS
 from penstock.settings.config.document import ConfigError, Node, read_document, snake_case
 from penstock.settings.config.keys import (
     BENCHMARK,
@@ -21,17 +27,40 @@ from penstock.settings.config.keys import (
     find_flag,
     flags_of,
 )
-from penstock.settings.config.reader import Reader
-from penstock.settings.config.scalars import describe
+from penstock.settings.config.reader import Reader, describe
 from penstock.settings.flag_values import ParsedArguments, parse_bool
 from penstock.settings.flags import Flag, UnsupportedFlag
 from penstock.settings.schema import RAW
 
-__all__ = ["ConfigReader", "read_config"]
+__all__ = ["ConfigReader", "overlay", "read_config"]
 
+_ALTERNATIVES = (
+    {f"endpoint.{field}" for field in KEY_FIELDS},
+    {"load.rate", "load.conversation_rate", "load.rate_series", "load.user_rate"},
+)
+"""Targets that exclude each other: a flag for one of them replaces the others in the file."""
+_PAIRS = ("endpoint.headers", "endpoint.extra")
 _CLOSED_LOOP = "concurrency_burst"
 """The arrival pattern of a warmup without a rate."""
 _TEMPLATE_FIELDS = {"body": "payload_template", "response_field": "response_field"}
+
+
+def overlay(parsed: ParsedArguments) -> ParsedArguments:
+    """Return the values of the file that `config_file` names, overridden by the other values of `parsed`."""
+    flags = dict(parsed.values)
+    file = read_config(flags["config_file"], os.environ)
+    replaced = {other for target in flags for group in _ALTERNATIVES if target in group for other in group}
+    values = {target: value for target, value in file.values.items() if target not in replaced}
+    for target in _PAIRS:
+        if target in flags and target in values:
+            flags[target] = _merged(values[target], flags[target])
+    return parsed._replace(values=values | flags, spellings=file.spellings | parsed.spellings)
+
+
+def _merged(pairs: list[tuple[str, Any]], overriding: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Return the pairs of both. Header names are case-insensitive; names of body fields differ in more than case."""
+    names = {name.lower() for name, _ in overriding}
+    return [pair for pair in pairs if pair[0].lower() not in names] + overriding
 
 
 def read_config(path: str, environment: Mapping[str, str]) -> ParsedArguments:

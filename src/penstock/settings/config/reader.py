@@ -10,14 +10,23 @@ from typing import Any
 from penstock.errors import UserError
 from penstock.secrets import REDACTED
 from penstock.settings.config.document import Node, snake_case
-from penstock.settings.config.keys import Alias, Distribution, Inverted, Refused, Row, Section, Special, find_flag
-from penstock.settings.config.scalars import describe, flag_text, has_unknown_unit, hide_value
-from penstock.settings.config.unknown_keys import unknown_key
+from penstock.settings.config.keys import (
+    Alias,
+    Distribution,
+    Inverted,
+    Refused,
+    Row,
+    Section,
+    Special,
+    find_flag,
+    flags_of,
+    rows,
+)
 from penstock.settings.flag_values import parse_bool, read_value
-from penstock.settings.flags import Flag, UnsupportedFlag, expected_value
+from penstock.settings.flags import SPELLINGS, Flag, UnsupportedFlag, expected_value
 from penstock.suggest import nearest
 
-__all__ = ["Reader"]
+__all__ = ["Reader", "camel_case", "describe"]
 
 _TEMPLATE = re.compile(r"\{\{.*\}\}", re.DOTALL)
 _ALTERNATIVES = (
@@ -35,6 +44,12 @@ _FIRST = ("benchmark", "phases", "profiling", "type")
 type, and the parameters of a sweep replace values of the benchmark."""
 _LAST = ("enabled",)
 """Keys that are read after others of their section: one that turns a feature off removes what they have set."""
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(ms|s|sec|m|min|h|hr|hour)\Z", re.IGNORECASE)
+_UNIT_SECONDS = {"ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "hr": 3600, "hour": 3600}
+_PER_SECOND = {"SECONDS": 1, "MS": 1000}
+"""The number of a flag's units in a second, by its metavariable."""
+_WHOLE = re.compile(r"([+-]?[0-9]+)\.0*\Z")
+_MOST_LISTED = 12
 _OTHER_DISTRIBUTIONS = ("min", "max", "median", "peaks", "points")
 
 
@@ -226,3 +241,76 @@ class Reader:
 def _rank(node: Node) -> int:
     key = snake_case(node.key)
     return _FIRST.index(key) if key in _FIRST else len(_FIRST) + (key in _LAST)
+
+
+# the texts of scalars, as flags take them and as messages may show them
+
+
+def flag_text(flag: Flag, node: Node) -> str:
+    """Return the text of a scalar as the flag takes it: without a unit of time, and without the .0 of a whole number."""
+    text = node.text.strip()
+    if flag.metavar in _PER_SECOND and (match := _DURATION.match(text)):
+        seconds = float(match[1]) * _UNIT_SECONDS[match[2].lower()]
+        return f"{seconds * _PER_SECOND[flag.metavar]:.12g}"
+    if flag.kind == "int" and (match := _WHOLE.match(text)):
+        return match[1]
+    if flag.kind in ("int", "float") and node.kind == "int":
+        return str(node.value())  # also that of 0x10
+    return node.text
+
+
+def has_unknown_unit(flag: Flag, text: str) -> bool:
+    return flag.metavar in _PER_SECOND and text[:1].isdigit() and text[-1:].isalpha()
+
+
+def describe(node: Node) -> str:
+    """Return the value in words that follow "not"."""
+    if node.is_scalar:
+        return f"the value of {node.variables}" if node.variables else repr(node.text)
+    return "a list" if node.kind == "seq" else "a mapping"
+
+
+def hide_value(message: str, text: str, node: Node) -> str:
+    """Replace a value from the environment, which may be secret, in an error message."""
+    return message.replace(repr(text), describe(node)) if node.variables else message
+
+
+# sentences for unknown keys, with the likely name
+
+
+def camel_case(path: str) -> str:
+    """Return a key path as AIPerf's documentation writes it."""
+    return re.sub(r"_([a-z0-9])", lambda match: match[1].upper(), path)
+
+
+def unknown_key(node: Node, parent: str, keys: Section) -> str:
+    return f"{node.name} is not a key of {parent or 'the file'}; {_hint(snake_case(node.key), keys)}"
+
+
+def _hint(key: str, keys: Section) -> str:
+    if (path := _same_key_elsewhere(key) or _key_of_flag(key)) is not None:
+        return f"did you mean {camel_case(path)}?"
+    usual = [name for name, row in keys.items() if name and not isinstance(row, Refused)]
+    if (guess := nearest(key, usual, cutoff=0.6)) is not None:
+        return f"did you mean {camel_case(guess)}?"
+    if len(usual) <= _MOST_LISTED:
+        return f"its keys are {', '.join(map(camel_case, usual))}."
+    return "see `config init` for the usual ones."
+
+
+def _same_key_elsewhere(key: str) -> str | None:
+    """Return the path of the section or value with this key, if there is one outside phases, which share their keys."""
+    found = list(dict.fromkeys(_prefix(path, key) for path, _ in rows() if key in path.split(".")))
+    found = [path for path in found if not path.startswith("benchmark.warmup.")]
+    return found[0] if len(found) == 1 else None
+
+
+def _prefix(path: str, key: str) -> str:
+    names = path.split(".")
+    return ".".join(names[: names.index(key) + 1])
+
+
+def _key_of_flag(key: str) -> str | None:
+    """Return the key of the flag with this name."""
+    flag = SPELLINGS.get(f"--{key.replace('_', '-')}")
+    return next((path for path, row in rows() if flag is not None and flag.name in flags_of(row)), None)
