@@ -70,22 +70,6 @@ class IncrementalSearch:
         other._cursors = list(self._cursors)
         return other
 
-    @classmethod
-    def continuing(
-        cls, chain: Chain, match_counts: MatchCounts, budgets: SearchBudgets, source: str, text: str
-    ) -> IncrementalSearch:
-        """Return a search of the text that follows `text`, for matches that begin where `text` is not decided."""
-        search = cls(chain, match_counts, budgets, source)
-        search.text, search.end = text, len(text)
-        search._cursors = [rule.finder.undecided_from(text, 0) for rule in chain.rules]
-        search.decided = min([search.end, *search._cursors])
-        if chain.literals is not None:
-            folded = search._fold(text)
-            search._suffix = chain.literals.literals.partial_suffix(folded)
-            search.folded_end = len(folded)
-            search.folded_decided = search.folded_end - len(search._suffix)
-        return search
-
     @property
     def fully_decided(self) -> bool:
         return self.decided == self.end and self.folded_decided == self.folded_end

@@ -7,14 +7,15 @@ that is not decided is held until the next text has decided it, or until nothing
 from __future__ import annotations
 
 import sys
+from itertools import accumulate
 from typing import Protocol
 
 from penstock.gateway.dialects.texts import DELTA
-from penstock.gateway.guardrails.chain import Blocked, Chain
-from penstock.gateway.guardrails.incremental_search import IncrementalSearch
+from penstock.gateway.guardrails.chain import Blocked, Chain, LiteralMatcher, Rule
 from penstock.gateway.guardrails.inspection import MatchCounts
 from penstock.gateway.guardrails.normalise import normalise
-from penstock.gateway.guardrails.search_budget import SearchBudgets
+from penstock.gateway.guardrails.search_budget import InspectionTimeout, SearchBudgets
+from penstock.gateway.guardrails.text_views import crossing_filter
 
 __all__ = ["NOT_HELD", "JoinedSearch", "JoinedTexts"]
 
@@ -27,7 +28,6 @@ class _Text(Protocol):
 
     decided: int
     held_from: int
-    held_whole: bool
 
     @property
     def end(self) -> int: ...
@@ -36,84 +36,94 @@ class _Text(Protocol):
     def tail(self) -> str: ...
 
 
-class _Form:
-    """One form of the joined texts, and the positions at which a text ends and the next one begins."""
-
-    __slots__ = ("_borders", "_pending", "search")
-
-    def __init__(self, search: IncrementalSearch) -> None:
-        self.search = search
-        self._borders: list[int] = []
-        self._pending: list[tuple[int, int]] = []
-        """The borders before which not everything is decided, also as positions in the folded text."""
-
-    def copy(self) -> _Form:
-        other = _Form(self.search.copy(_SOURCE))
-        other._borders, other._pending = list(self._borders), list(self._pending)
-        return other
-
-    def add_border(self) -> None:
-        self._borders.append(self.search.end)
-        self._pending.append((self.search.end, self.search.folded_end))
-
-    def add(self, text: str) -> None:
-        """Search the next piece. Raises `Blocked` for a match over a border, which cannot be masked: the events that end
-        the texts repeat its parts."""
-        for first, last, rule in self.search.add(text):
-            if any(first < border < last for border in self._borders):
-                raise Blocked(rule.guardrail)
-
-    def pending(self) -> int:
-        """Return the number of the last borders before which not everything is decided."""
-        search = self.search
-        while self._pending and search.decided >= self._pending[0][0] and search.folded_decided >= self._pending[0][1]:
-            del self._pending[0]
-        return len(self._pending)
-
-
 class JoinedSearch:
-    """The search for matches that begin at the end of a text and end in a later one."""
+    """The search for matches that begin at the end of a text and end in a later one.
 
-    __slots__ = ("_forms", "_held")
+    Such a match cannot be masked, because the events that end the texts repeat its parts, so it is blocked.
+    """
+
+    __slots__ = ("_budgets", "_chain", "_held", "_match_counts", "_parts")
 
     def __init__(self, chain: Chain, match_counts: MatchCounts, budgets: SearchBudgets, tail: str) -> None:
+        self._chain = chain
+        self._match_counts = match_counts
+        self._budgets = budgets
         self._held: list[_Text] = []
-        texts = dict.fromkeys((tail, normalise(tail)))
-        self._forms = [
-            _Form(IncrementalSearch.continuing(chain, match_counts, budgets, _SOURCE, text)) for text in texts
-        ]
+        self._parts = [tail, ""]
+        """The end of the first text, and the texts after it."""
 
     @property
     def active(self) -> bool:
         return bool(self._held)
 
-    @property
-    def fully_decided(self) -> bool:
-        return all(form.search.fully_decided for form in self._forms)
-
-    def end_text(self, text: _Text, held_from: int) -> None:
-        """Hold the end of a text, whose pieces have been added, until later text decides it."""
+    def hold(self, text: _Text, held_from: int) -> bool:
+        """Hold the end of a text, whose pieces have been added, if later text decides it. Return False if it is decided."""
+        if self._held:
+            self._parts.append("")
+        elif not self._search(final=False):
+            return False
         text.held_from = held_from
         self._held.append(text)
-        for form in self._forms:
-            form.add_border()
+        return True
 
     def add(self, piece: str) -> bool:
         """Search the next piece. Return False if no match can begin in an earlier text any more."""
-        normal = normalise(piece)
-        if normal != piece and len(self._forms) == 1:
-            self._forms.append(self._forms[0].copy())
-        for form, text in zip(self._forms, (piece, normal), strict=False):
-            form.add(text)
-        pending = max([form.pending() for form in self._forms])
+        self._parts[-1] += piece
+        self._release(self._search(final=False))
+        return self.active
+
+    def end(self) -> None:
+        """Search the texts as complete, and release them."""
+        if self._held:
+            self._search(final=True)
+            self._release(0)
+
+    def _release(self, pending: int) -> None:
         while len(self._held) > pending:
             self._held.pop(0).held_from = NOT_HELD
-        return bool(self._held)
 
-    def release(self) -> None:
-        for text in self._held:
-            text.held_from = NOT_HELD
-        self._held.clear()
+    def _search(self, *, final: bool) -> int:
+        """Search all forms. Return the number of the last borders before which not everything is decided."""
+        pending = 0
+        for parts in dict.fromkeys((tuple(self._parts), tuple(map(normalise, self._parts)))):
+            text, borders = "".join(parts), list(accumulate(map(len, parts)))[:-1]
+            decided = min(
+                [self._search_rule(rule, text, parts, final=final) for rule in self._chain.rules], default=len(text)
+            )
+            pending = max(pending, sum(border > decided for border in borders))
+            if self._chain.literals is not None:
+                pending = max(pending, self._search_literals(self._chain.literals, parts))
+        return pending
+
+    def _search_rule(self, rule: Rule, text: str, parts: tuple[str, ...], *, final: bool) -> int:
+        """Return the position before which no match can begin or change any more."""
+        crosses = crossing_filter(map(len, parts))
+        position = rule.finder.undecided_from(parts[0], 0)
+        undecided = len(text) + 1 if final else rule.finder.undecided_from(text, position)
+        try:
+            while (match := rule.find(text, position, self._budgets)) is not None and match[0] < undecided:
+                start, end = match[:2]
+                if end == len(text) and not final:
+                    return start
+                if crosses(start, end):
+                    raise Blocked(rule.guardrail)
+                position = max(end, start + 1)
+        except InspectionTimeout:
+            rule.guardrail.record_timeout(self._match_counts)
+        return undecided
+
+    def _search_literals(self, matcher: LiteralMatcher, parts: tuple[str, ...]) -> int:
+        """Return the number of the last borders after which a literal may end that begins before them."""
+        fold = matcher.folder()
+        folded = [fold(part) for part in parts]
+        text = "".join(folded)
+        crosses = crossing_filter(map(len, folded))
+        for number, start, end in matcher.literals.find(text):
+            if crosses(start, end):
+                for guardrail in matcher.guardrails_of[number]:
+                    guardrail.record_block(self._match_counts, _SOURCE)
+        decided = len(text) - len(matcher.literals.partial_suffix(text))
+        return sum(border > decided for border in list(accumulate(map(len, folded)))[:-1])
 
 
 class JoinedTexts:
@@ -144,17 +154,16 @@ class JoinedTexts:
             return
         self._extended = True
         if self._search is not None and self._search.active:
-            self._search.end_text(text, 0)
+            self._search.hold(text, 0)
             return
         self._search = None
         if text.decided < text.end:
             search = JoinedSearch(self._chain, self._match_counts, self._budgets, text.tail)
-            if not search.fully_decided:
-                search.end_text(text, text.decided)
+            if search.hold(text, text.decided):
                 self._search = search
 
     def end(self) -> None:
-        """Release what is held: nothing continues these texts."""
+        """Search and release what is held: nothing continues these texts."""
         self._last = None
         if self._search is not None:
-            self._search.release()
+            self._search.end()

@@ -26,7 +26,16 @@ from penstock.gateway.guardrails.normalise import (
     normalised_starts,
 )
 
-__all__ = ["DERIVED", "MAX_LEVELS", "TextView", "build_views", "escape", "starts_like_json", "views_of"]
+__all__ = [
+    "DERIVED",
+    "MAX_LEVELS",
+    "TextView",
+    "build_views",
+    "crossing_filter",
+    "escape",
+    "starts_like_json",
+    "views_of",
+]
 
 MAX_LEVELS = 8
 """JSON inside a string of JSON inside a string of JSON, and so on."""
@@ -87,12 +96,12 @@ class TextView:
         self.level = level
         self._span = span
         self._parts = parts
-        self.accepts: _MatchFilter | None = None if parts is None else _crossing_filter(map(len, parts))
+        self.accepts: _MatchFilter | None = None if parts is None else crossing_filter(map(len, parts))
         """Returns True if a match with this start and end counts; None if every match counts."""
 
     def accepts_folded(self, fold: Callable[[str], str]) -> _MatchFilter | None:
         """Return `accepts` for positions in the text folded by `fold`, which is called for one part after the other."""
-        return None if self._parts is None else _crossing_filter([len(fold(part)) for part in self._parts])
+        return None if self._parts is None else crossing_filter([len(fold(part)) for part in self._parts])
 
     def source_span(self, first: int, last: int) -> tuple[int, int]:
         base = self._base
@@ -230,7 +239,7 @@ def _unescaped_starts(text: str) -> Sequence[int]:
     return starts
 
 
-def _crossing_filter(lengths: Iterable[int]) -> _MatchFilter:
+def crossing_filter(lengths: Iterable[int]) -> _MatchFilter:
     """Return a filter for matches in joined texts of these lengths that extend over more than one of them."""
     borders = list(accumulate(lengths))[:-1]
 
