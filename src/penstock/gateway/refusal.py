@@ -38,6 +38,9 @@ class Refusal(Exception):
         self.limited_by = limited_by
         """For the ledger: the layer whose limit caused a 429."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (self.__dict__,)
+
     def body(self) -> bytes:
         error: dict[str, Any] = {"message": self.message, "type": self.type}
         for name in ("param", "code", "policy"):
@@ -45,3 +48,10 @@ class Refusal(Exception):
             if value is not None:
                 error[name] = value
         return orjson.dumps({"error": error})
+
+
+def _restore(members: dict[str, Any]) -> Refusal:
+    """Unpickle a refusal of another process."""
+    refusal = Refusal(members["status"], members["type"], members["message"])
+    refusal.__dict__.update(members)
+    return refusal

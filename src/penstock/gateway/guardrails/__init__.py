@@ -7,10 +7,11 @@ the relay pauses the upstream while it waits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import pickle
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
-
-import msgspec
 
 from penstock.gateway.dialects.base import Dialect
 from penstock.gateway.dialects.texts import Texts, walk
@@ -24,13 +25,13 @@ from penstock.gateway.guardrails.json_input import (
     without_duplicate_keys,
     write_changes,
 )
-from penstock.gateway.guardrails.offload import ContentPolicySource, inspect_in_process, is_large, run_offloaded
+from penstock.gateway.guardrails.offload import is_large, run_in_process, run_offloaded
 from penstock.gateway.guardrails.search_budget import SearchBudgets
 from penstock.gateway.guardrails.streams import KEEP_ALIVE, BufferGuard, MonitorGuard, StreamGuard, StreamLimits
 from penstock.gateway.guardrails.window import WindowGuard
 from penstock.gateway.resources.config import GuardrailMode
 from penstock.gateway.resources.snapshot import GuardrailSpec
-from penstock.gateway.routes import Route
+from penstock.gateway.routes import BY_NAME, Route
 
 __all__ = [
     "KEEP_ALIVE",
@@ -60,7 +61,8 @@ class ContentPolicy:
         errors = [error for spec in specs for error in guardrail_errors(spec)]
         if errors:
             raise GuardrailErrors(errors)
-        self._source = ContentPolicySource(list(specs), mode)
+        self._source = pickle.dumps((specs, mode))
+        """What another process compiles this policy from."""
         enabled = [spec for spec in specs if spec.enabled]
         self._input = _chain([spec for spec in enabled if spec.hook != "output"], mode)
         self._output = _chain([spec for spec in enabled if spec.hook != "input"], mode)
@@ -72,22 +74,18 @@ class ContentPolicy:
         self.has_output = bool(self._output.guardrails)
 
     async def request(self, dialect: Dialect, body: bytes) -> Inspection:
-        """Inspect a request body. Raises `DuplicateKeyError` if an object in it has a duplicate key."""
-        if is_large(body):
-            return await inspect_in_process(self._message(dialect), "inspect_request", body)
-        return await run_offloaded(
-            len(body), lambda budgets: self.inspect_request(dialect, body, budgets), self._seconds
-        )
+        return await self._run(ContentPolicy.inspect_request, dialect, body)
 
     async def reply(self, dialect: Dialect, body: bytes) -> Inspection:
-        """Inspect a whole JSON reply. Raises ValueError if the body is not JSON."""
-        if is_large(body):
-            return await inspect_in_process(self._message(dialect), "inspect_reply", body)
-        return await run_offloaded(len(body), lambda budgets: self.inspect_reply(dialect, body, budgets), self._seconds)
+        return await self._run(ContentPolicy.inspect_reply, dialect, body)
 
-    def _message(self, dialect: Dialect) -> bytes:
-        """Return what another process needs for an inspection, besides the body."""
-        return msgspec.msgpack.encode((dialect.name, self._source))
+    async def _run(self, inspect: _Inspect, dialect: Dialect, body: bytes) -> Inspection:
+        if not is_large(body):
+            return await run_offloaded(len(body), lambda budgets: inspect(self, dialect, body, budgets), self._seconds)
+        arguments = (self._source, inspect.__name__, dialect.name)
+        inspection: Inspection
+        inspection, inspection.body = await run_in_process(_inspect_in_process, arguments, body)
+        return inspection
 
     def stream(self, route: Route) -> StreamGuard | None:
         """Return a guard for one stream, or None if there are no output guardrails."""
@@ -115,6 +113,26 @@ class ContentPolicy:
                 body = source = unique
         texts = walk(root, dialect.reply_map(root[0]), "reply")
         return _inspect(self._output, body, source, root, texts, MatchCounts("output"), budgets)
+
+
+_Inspect = Callable[[ContentPolicy, Dialect, bytes, SearchBudgets], Inspection]
+
+
+@lru_cache(16)
+def _compile(source: bytes) -> ContentPolicy:
+    return ContentPolicy(*pickle.loads(source))  # noqa: S301 (of the worker that started this process)
+
+
+def _inspect_in_process(source: bytes, inspect: str, route: Route, body: bytes) -> tuple[Inspection, bytes]:
+    """Inspect a body in another process (see `body_process`)."""
+    policy = _compile(source)
+    try:
+        inspection = getattr(policy, inspect)(BY_NAME[route], body, SearchBudgets(policy._seconds))
+    except json.JSONDecodeError:  # contains the body
+        raise ValueError("invalid JSON") from None
+    changed = b"" if inspection.body is body else inspection.body
+    inspection.body = b""
+    return inspection, changed
 
 
 def _chain(specs: list[GuardrailSpec], mode: GuardrailMode) -> Chain:

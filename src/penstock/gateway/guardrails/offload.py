@@ -10,24 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-import msgspec
-
-from penstock.gateway.body_process import BodyProcesses, Job
-from penstock.gateway.guardrails.inspection import Inspection
-from penstock.gateway.guardrails.json_input import DuplicateKeyError
+from penstock.gateway.body_process import BodyProcesses, Work
 from penstock.gateway.guardrails.search_budget import QUICK_S, InspectionTimeout, SearchBudgets
-from penstock.gateway.ledger.entry import GuardrailHit
-from penstock.gateway.resources.config import GuardrailMode
-from penstock.gateway.resources.snapshot import GuardrailSpec
 
 __all__ = [
     "INLINE_BYTES",
-    "ContentPolicySource",
-    "InspectionResult",
     "has_many_values",
-    "inspect_in_process",
     "is_large",
     "pending_inspections",
     "run_in_process",
@@ -42,24 +32,6 @@ _PROCESS_VALUES = 10_000
 """A body with more bytes, or more values, is inspected in another process: a thread would hold the GIL for more than 10 ms
 at a time."""
 
-
-class ContentPolicySource(msgspec.Struct):
-    """What another process compiles guardrails from."""
-
-    specs: list[GuardrailSpec]
-    mode: GuardrailMode
-
-
-class InspectionResult(msgspec.Struct):
-    """An `Inspection` without its body, or the error that it raised."""
-
-    hits: list[GuardrailHit] = []
-    blocked_by: str | None = None
-    timed_out: bool = False
-    error: Literal["duplicate_key", "invalid"] | None = None
-
-
-_read_result = msgspec.msgpack.Decoder(InspectionResult).decode
 
 _T = TypeVar("_T")
 _threads = ThreadPoolExecutor(4, "inspection")
@@ -92,18 +64,9 @@ def has_many_values(body: bytes) -> bool:
     return len(body) > INLINE_BYTES and body.count(b",") > _PROCESS_VALUES
 
 
-async def inspect_in_process(guardrails: bytes, job: Job, body: bytes) -> Inspection:
-    """Inspect a body in another process, and raise what the inspection raises. `guardrails` is a message."""
-    message, masked = await run_in_process(job, guardrails, body)
-    result = _read_result(message)
-    if result.error is not None:
-        raise DuplicateKeyError if result.error == "duplicate_key" else ValueError("invalid JSON")
-    return Inspection(masked, result.hits, blocked_by=result.blocked_by, timed_out=result.timed_out)
-
-
-def run_in_process(job: Job, settings: bytes, body: bytes) -> Awaitable[tuple[bytes, bytes]]:
-    """Run a job on a body in another process; see `BodyProcesses.run`."""
-    return _run(_process_threads, lambda: _processes.run(job, settings, body))
+def run_in_process(work: Work, arguments: tuple[Any, ...], body: bytes) -> Awaitable[tuple[Any, bytes]]:
+    """Run `work` on a body in another process; see `BodyProcesses.run`."""
+    return _run(_process_threads, lambda: _processes.run(work, arguments, body))
 
 
 def run_in_thread(work: Callable[[], _T]) -> Awaitable[_T]:

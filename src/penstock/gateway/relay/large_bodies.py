@@ -9,8 +9,7 @@ import msgspec
 
 from penstock.gateway.dialects.base import Dialect, Reply
 from penstock.gateway.guardrails.offload import INLINE_BYTES, has_many_values, run_in_process, run_in_thread
-from penstock.gateway.json_edits import TooComplexError, count_values
-from penstock.gateway.refusal import Refusal
+from penstock.gateway.json_edits import count_values
 from penstock.gateway.relay.body import MAX_VALUES, Request, edit_body, read_body
 from penstock.gateway.relay.upstream import Target, plain_body
 from penstock.gateway.routes import BY_NAME
@@ -19,47 +18,17 @@ from penstock.wire.exchange import Exchange
 
 __all__ = [
     "LARGE_BYTES",
-    "edit_request",
     "is_large",
     "is_large_reply",
     "join",
     "large_message",
     "read_large_body",
     "read_large_reply",
-    "read_request",
 ]
 
 LARGE_BYTES = 1 << 20
 """A larger body is read in another process: reading 1 MiB takes up to 30 ms, for a text that consists of escapes."""
 _SLICE_BYTES = 1 << 20
-
-
-class _ReadSettings(msgspec.Struct):
-    dialect: str
-    default_output: int
-
-
-class _ReadResult(msgspec.Struct):
-    """The request without its data, or the refusal: status, type, message and param."""
-
-    request: Request | None = None
-    refusal: tuple[int, str, str, str | None] | None = None
-
-
-class _Edits(msgspec.Struct):
-    request: Request
-    """Without its data."""
-    model: bytes
-    usage_options: bytes | None
-    renames: dict[bytes, bytes]
-    defaults: dict[bytes, bytes]
-
-
-_encode = msgspec.msgpack.encode
-_read_settings = msgspec.msgpack.Decoder(_ReadSettings).decode
-_read_result = msgspec.msgpack.Decoder(_ReadResult).decode
-_read_edits = msgspec.msgpack.Decoder(_Edits).decode
-_TOO_COMPLEX = b"too complex"
 
 
 # -- in the worker --------------------------------------------------------------------------------------------------------
@@ -78,14 +47,10 @@ def is_large(data: bytes) -> bool:
 
 async def read_large_body(data: bytes, dialect: Dialect, default_output: int) -> Request:
     """Do what `read_body` does, in another process."""
-    settings = _encode(_ReadSettings(dialect.name, default_output))
-    result = _read_result((await run_in_process("read_request", settings, data))[0])
-    if result.refusal is not None:
-        status, kind, message, param = result.refusal
-        raise Refusal(status, kind, message, param=param)
-    assert result.request is not None
-    result.request.data = data
-    return result.request
+    request: Request
+    request, _ = await run_in_process(_read, (dialect.name, default_output), data)
+    request.data = data
+    return request
 
 
 async def large_message(
@@ -96,11 +61,8 @@ async def large_message(
         pieces = await run_in_thread(lambda: _replace_model(request, target.upstream_json))
     else:
         bare = msgspec.structs.replace(request, data=b"")
-        edits = _Edits(bare, target.upstream_json, usage_options, target.renames, target.defaults)
-        result, body = await run_in_process("edit_request", _encode(edits), request.data)
-        if result == _TOO_COMPLEX:
-            raise TooComplexError
-        pieces = [body]
+        edits = (bare, target.upstream_json, usage_options, target.renames, target.defaults)
+        pieces = [(await run_in_process(_edit, edits, request.data))[1]]
     return await join([target.head(sum(map(len, pieces)), request_id, forwarded), *pieces])
 
 
@@ -132,26 +94,24 @@ def _slices(data: bytes, start: int, end: int) -> list[bytes]:
 # -- in the other process -------------------------------------------------------------------------------------------------
 
 
-def read_request(settings: bytes, body: bytes) -> tuple[bytes, bytes]:
-    asked = _read_settings(settings)
-    dialect = BY_NAME[asked.dialect]
-    try:
-        request = read_body(body, dialect, asked.default_output)
-    except Refusal as refusal:
-        param = refusal.param if isinstance(refusal.param, str) else None
-        return _encode(_ReadResult(refusal=(refusal.status, refusal.type, refusal.message, param))), b""
+def _read(route: str, default_output: int, body: bytes) -> tuple[Request, bytes]:
+    dialect = BY_NAME[route]
+    request = read_body(body, dialect, default_output)
     request.values = count_values(body)
     # The estimate is only for the case that the upstream reports nothing, and takes 0.7 s for a body of short texts.
     is_simple = request.values <= MAX_VALUES
     request.input_tokens = dialect.input_tokens(body) if is_simple else estimate_tokens(len(body))
     request.data = b""
-    return _encode(_ReadResult(request)), b""
+    return request, b""
 
 
-def edit_request(settings: bytes, body: bytes) -> tuple[bytes, bytes]:
-    edits = _read_edits(settings)
-    edits.request.data = body
-    try:
-        return b"", edit_body(edits.request, edits.model, edits.usage_options, edits.renames, edits.defaults)
-    except TooComplexError:
-        return _TOO_COMPLEX, b""
+def _edit(
+    request: Request,
+    model: bytes,
+    usage_options: bytes | None,
+    renames: dict[bytes, bytes],
+    defaults: dict[bytes, bytes],
+    body: bytes,
+) -> tuple[None, bytes]:
+    request.data = body
+    return None, edit_body(request, model, usage_options, renames, defaults)
