@@ -59,7 +59,7 @@ def test_shell_accepts_its_script(shell: str, tmp_path: Path) -> None:
         (["compare", "--js"], {"--json"}),
         (["compare", "--url", "a", "--concurrency-r"], {"--concurrency-ramp-duration"}),
         (["help", "pro"], {"profile"}),
-        (["profile", "--help-"], {"--help-unbuilt"}),
+        (["profile", "--hel"], {"--help"}),
     ],
 )
 def test_bash_completes_commands_flags_and_choices(words: list[str], expected: set[str], tmp_path: Path) -> None:

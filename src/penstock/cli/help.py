@@ -9,7 +9,7 @@ from penstock.cli.terminal import Paint, columns, fit, wrap
 from penstock.settings.command_line import HELP, CommandLine
 from penstock.settings.flags.flag import Flag, Positional
 
-__all__ = ["flag_facts", "flag_help", "flag_value", "help_text", "overview", "unsupported_help"]
+__all__ = ["flag_facts", "flag_help", "flag_value", "help_text", "overview"]
 
 _NAMES_WIDTH = 22
 """Longer names get a line of their own, above their text."""
@@ -65,15 +65,6 @@ def flag_help(flag: Flag) -> str:
 
     *others, last = FORMAT_MODULES
     return flag.help.replace("{formats}", f"{', '.join(others)} or {last}")
-
-
-def unsupported_help(command: CommandLine, program: str) -> str:
-    """Return the list of unsupported flags, which is too long (two hundred names) for the help of the command."""
-    about = (
-        f"AIPerf options that this version of Penstock does not have yet. `{program} {command.name}` refuses each of "
-        "them by name."
-    )
-    return "\n".join([fit(about), "", *wrap(" ".join(row.name for row in command.unsupported), columns(), 2)]) + "\n"
 
 
 def _sections(groups: Sequence[tuple[str, Sequence[Flag | Positional]]], paint: Paint) -> list[str]:

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 from penstock.settings.command_line import HELP, CommandLine
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags import GROUPS, UNSUPPORTED_FLAGS, Flag, Group
 
 __all__ = ["COMMAND_LINE", "run"]
-
-_UNSUPPORTED = Flag(
-    "--help-unbuilt",
-    "bool",
-    "List the AIPerf options that this version does not have yet.",
-    "help.unbuilt",
-)
 
 _RESUME = Flag(
     "--resume",
@@ -32,7 +23,7 @@ COMMAND_LINE = CommandLine(
     "profile",
     "Send requests to an LLM server under a chosen load, and report latency, throughput and errors. "
     "In flag names and choices, - and _ are equivalent, as are --flag value and --flag=value.",
-    groups=(*GROUPS, Group("Resume", (_RESUME,)), Group("Help", (HELP, _UNSUPPORTED))),
+    groups=(*GROUPS, Group("Resume", (_RESUME,)), Group("Help", (HELP,))),
     unsupported=UNSUPPORTED_FLAGS,
     usage=("--model NAME [options]",),
     exit_statuses=(
@@ -60,11 +51,6 @@ COMMAND_LINE = CommandLine(
 
 
 def run(parsed: ParsedArguments) -> int:
-    if parsed.values.get("help.unbuilt"):
-        from penstock.cli.help import unsupported_help
-
-        sys.stdout.write(unsupported_help(COMMAND_LINE, parsed.program))
-        return 0
     if "resume" in parsed.values:
         from penstock.cli.resume import resume
 

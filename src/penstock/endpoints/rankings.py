@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -21,22 +21,19 @@ class _Ranked(msgspec.Struct):
     index: int
 
 
-class _NimReply(msgspec.Struct):
-    rankings: list[_Ranked]
+class _NimReply(msgspec.Struct, rename={"results": "rankings"}):
+    results: list[_Ranked]
     usage: Any = None
 
 
 class _CohereReply(msgspec.Struct):
     results: list[_Ranked]
     usage: Any = None
+    """Cohere sends none; vLLM and others that speak its API do."""
 
 
 _QUERY, _PASSAGES = ("query", "queries"), ("passage", "passages")
 """Names of texts."""
-
-_nim_decoder = msgspec.json.Decoder(_NimReply)
-_cohere_decoder = msgspec.json.Decoder(_CohereReply)
-_tei_decoder = msgspec.json.Decoder(list[_Ranked] | _CohereReply)  # AIPerf accepts both shapes
 
 
 def _declaration(body_key: str, title: str = "Ranking Metrics") -> Declaration:
@@ -48,6 +45,10 @@ def _declaration(body_key: str, title: str = "Ranking Metrics") -> Declaration:
 class _Rankings(Endpoint):
     """The parts that the three APIs share."""
 
+    reply: ClassVar[msgspec.json.Decoder[Any]]
+    needs: str
+    """What the reply must have."""
+
     def body(self, model: str, query: str, passages: list[str]) -> dict[str, Any]:
         """Return the body for a query and its passages."""
         raise NotImplementedError
@@ -57,11 +58,22 @@ class _Rankings(Endpoint):
     ) -> dict[str, Any]:
         return self.body(model, *_query_and_passages(turn)) | settings.extra | turn.extra
 
+    def read_body(self, body: bytes) -> Reply:
+        reply = Reply()
+        decoded = decode_reply(body, self.reply, reply, self.needs)
+        if isinstance(decoded, list):
+            reply.vectors = len(decoded)
+        elif decoded is not None:
+            reply.vectors, reply.usage = len(decoded.results), read_any_usage(decoded.usage)
+        return reply
+
 
 class NimRankings(_Rankings):
     name = "nim_rankings"
     path = "/v1/ranking"
     declaration = _declaration("passages", "Rankings Metrics")
+    reply = msgspec.json.Decoder(_NimReply)
+    needs = "rankings"
 
     def body(self, model: str, query: str, passages: list[str]) -> dict[str, Any]:
         return {"model": model, "query": {"text": query}, "passages": [{"text": text} for text in passages]}
@@ -69,18 +81,13 @@ class NimRankings(_Rankings):
     def input_text(self, body: dict[str, Any]) -> list[str]:
         return [body["query"]["text"], *(passage["text"] for passage in body["passages"])]
 
-    def read_body(self, body: bytes) -> Reply:
-        reply = Reply()
-        decoded = decode_reply(body, _nim_decoder, reply, "rankings")
-        if decoded is not None:
-            reply.vectors, reply.usage = len(decoded.rankings), read_any_usage(decoded.usage)
-        return reply
-
 
 class CohereRankings(_Rankings):
     name = "cohere_rankings"
     path = "/v2/rerank"
     declaration = _declaration("documents")
+    reply = msgspec.json.Decoder(_CohereReply)
+    needs = "results"
 
     def body(self, model: str, query: str, passages: list[str]) -> dict[str, Any]:
         return {"model": model, "query": query, "documents": passages}
@@ -88,19 +95,13 @@ class CohereRankings(_Rankings):
     def input_text(self, body: dict[str, Any]) -> list[str]:
         return [body["query"], *(_text(document) for document in body["documents"])]
 
-    def read_body(self, body: bytes) -> Reply:
-        reply = Reply()
-        decoded = decode_reply(body, _cohere_decoder, reply, "results")
-        if decoded is not None:
-            # Cohere sends no usage; vLLM and others that speak its API do.
-            reply.vectors, reply.usage = len(decoded.results), read_any_usage(decoded.usage)
-        return reply
-
 
 class TeiRankings(_Rankings):
     name = "hf_tei_rankings"
     path = "/rerank"
     declaration = _declaration("texts")
+    reply = msgspec.json.Decoder(list[_Ranked] | _CohereReply)  # AIPerf accepts both shapes
+    needs = "list of ranks"
 
     def body(self, model: str, query: str, passages: list[str]) -> dict[str, Any]:
         del model  # the API has no model name
@@ -108,13 +109,6 @@ class TeiRankings(_Rankings):
 
     def input_text(self, body: dict[str, Any]) -> list[str]:
         return [body["query"], *body["texts"]]
-
-    def read_body(self, body: bytes) -> Reply:
-        reply = Reply()
-        decoded = decode_reply(body, _tei_decoder, reply, "list of ranks")
-        if decoded is not None:
-            reply.vectors = len(decoded if isinstance(decoded, list) else decoded.results)
-        return reply
 
 
 def _query_and_passages(turn: Turn) -> tuple[str, list[str]]:
