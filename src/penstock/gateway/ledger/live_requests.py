@@ -12,6 +12,7 @@ import os
 import re
 import struct
 import time
+from operator import attrgetter
 
 import msgspec
 
@@ -30,23 +31,21 @@ _LENGTH = struct.Struct("<I")
 _EMPTY = _LENGTH.pack(0)
 _NEW_SLOTS = bytes(_GROWTH_SLOTS * _SLOT_BYTES)
 _NAME = re.compile(r"live-[0-9]+-[0-9]{20}-[0-9]+\.bin")
-
-
-class _Start(msgspec.Struct, array_like=True):
-    """What is known of a request when it is sent to an upstream."""
-
-    request_id: str
-    at: float
-    route: str
-    api_key_id: str
-    api_key_name: str
-    team_id: str | None
-    model: str
-    provider: str
-    stream: bool
-    input_tokens: int
-    worker: int
-    client: str
+_FIELDS = (
+    "request_id",
+    "at",
+    "route",
+    "api_key_id",
+    "api_key_name",
+    "team_id",
+    "model",
+    "provider",
+    "stream",
+    "worker",
+    "client",
+)
+"""What is known of a request when it is sent to an upstream, besides its estimated input."""
+_values = attrgetter(*_FIELDS)
 
 
 class LiveRequests:
@@ -67,22 +66,7 @@ class LiveRequests:
         """Note a request. `input_tokens` is the estimate that its entry gets if the worker dies."""
         if not self._free and not self._grow():
             return
-        data = self._encode(
-            (  # the fields of `_Start`
-                entry.request_id,
-                entry.at,
-                entry.route,
-                entry.api_key_id,
-                entry.api_key_name,
-                entry.team_id,
-                entry.model,
-                entry.provider,
-                entry.stream,
-                input_tokens,
-                entry.worker,
-                entry.client,
-            )
-        )
+        data = self._encode((input_tokens, *_values(entry)))
         if len(data) > _SLOT_BYTES - _LENGTH.size:
             return
         assert self._map is not None
@@ -146,18 +130,18 @@ def read_lost(path: str) -> list[Entry]:
     """Return an entry for each request that was live when the worker ended."""
     with open(path, "rb") as file:
         data = file.read()
-    decode = msgspec.msgpack.Decoder(_Start).decode
     entries = []
     for offset in range(0, len(data) - len(data) % _SLOT_BYTES, _SLOT_BYTES):
         (length,) = _LENGTH.unpack_from(data, offset)
         begin = offset + _LENGTH.size
         if 0 < length <= _SLOT_BYTES - _LENGTH.size:
             try:
-                entries.append(_entry(decode(data[begin : begin + length])))
-            except msgspec.MsgspecError:
+                entries.append(_entry(*msgspec.msgpack.decode(data[begin : begin + length])))
+            except (msgspec.MsgspecError, TypeError, ValueError):
                 continue  # of another version
     return entries
 
 
-def _entry(start: _Start) -> Entry:
-    return Entry(**msgspec.structs.asdict(start), status=500, error=LOST, finish="lost", usage_source="estimated")
+def _entry(input_tokens: int, *values: object) -> Entry:
+    fields = dict(zip(_FIELDS, values, strict=True)) | {"input_tokens": input_tokens, "usage_source": "estimated"}
+    return msgspec.convert({**fields, "status": 500, "error": LOST, "finish": "lost"}, Entry)

@@ -7,9 +7,10 @@ the unknown columns get their defaults.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple
+from types import NoneType
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
 
@@ -29,39 +30,18 @@ class Column(NamedTuple):
     null: bool = False
 
 
-COLUMNS = (
-    Column("request_id", "text"),
-    Column("at", "real"),
-    Column("day", "text"),  # UTC date of `at`
-    Column("route", "text"),
-    Column("api_key_id", "text"),
-    Column("api_key_name", "text"),
-    Column("team_id", "text", null=True),
-    Column("model", "text"),
-    Column("upstream_model", "text"),
-    Column("provider", "text"),
-    Column("stream", "boolean"),
-    Column("status", "integer"),
-    Column("error", "text", null=True),
-    Column("blocked", "boolean"),
-    Column("limited_by", "text", null=True),
-    Column("input_tokens", "integer"),
-    Column("output_tokens", "integer"),
-    Column("reasoning_tokens", "integer"),
-    Column("cached_tokens", "integer"),
-    Column("usage_source", "text"),
-    Column("upstream_id", "text", null=True),
-    Column("finish", "text", null=True),
-    Column("bytes_in", "integer"),
-    Column("bytes_out", "integer"),
-    Column("events", "integer"),
-    Column("ttft_ms", "real", null=True),
-    Column("phases_ms", "json"),
-    Column("attempts", "json"),
-    Column("guardrails", "json"),
-    Column("client", "text"),
-    Column("worker", "integer"),
-)
+def _columns() -> Iterator[Column]:
+    """Yield a column for each field of an entry, and one for the day, the UTC date of `at`."""
+    kinds: dict[Any, Kind] = {int: "integer", float: "real", bool: "boolean", dict: "json", list: "json"}
+    for field in msgspec.structs.fields(Entry):
+        null = NoneType in get_args(field.type)
+        base = get_args(field.type)[0] if null else get_origin(field.type) or field.type
+        yield Column(field.name, kinds.get(base, "text"), null)
+        if field.name == "at":
+            yield Column("day", "text")
+
+
+COLUMNS = tuple(_columns())
 NAMES = tuple(column.name for column in COLUMNS)
 INDEXES = {"penstock_usage_at": "at"}
 

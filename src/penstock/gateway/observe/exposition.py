@@ -16,7 +16,7 @@ import msgspec
 from penstock import __version__
 from penstock.gateway import owned_file
 from penstock.gateway.ledger.mover import MoverState
-from penstock.gateway.observe.families import DURATION_EDGES, FAMILIES, TTFT_EDGES
+from penstock.gateway.observe.families import FAMILIES, HISTOGRAMS
 from penstock.gateway.observe.metrics import Counts, Labels, MetricValues, Series, resident_bytes
 from penstock.gateway.observe.printable import escape_nonprintable
 
@@ -25,6 +25,13 @@ __all__ = ["CONTENT_TYPE", "ConfigState", "Exposition", "WorkerMetrics"]
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "penstock_gateway_"
 _PREFIX, _SUFFIX = "metrics-", ".bin"
+_HISTOGRAM_FIELDS = {
+    "request_duration_seconds": ("durations", "duration_s"),
+    "ttft_seconds": ("ttfts", "ttft_s"),
+    "upstream_ttfb_seconds": ("ttfbs", "ttfb_s"),
+}
+"""The attributes of `Series` with the buckets and the sum of each histogram."""
+_SUMMED_GAUGES = ("inflight_requests", "inspection_queue")
 
 
 class ConfigState(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,8 +149,8 @@ def _sum_series(series: dict[Labels, Series]) -> Counts:
 
 def _add_gauges(counts: Counts, running: Sequence[MetricValues]) -> None:
     counts[("workers",)] = len(running)
-    counts[("inflight_requests",)] = sum(worker.gauges.get("inflight_requests", 0) for worker in running)
-    counts[("inspection_queue",)] = sum(worker.gauges.get("inspection_queue", 0) for worker in running)
+    for gauge in _SUMMED_GAUGES:
+        counts[(gauge,)] = sum(worker.gauges.get(gauge, 0) for worker in running)
     counts[("limits_degraded",)] = max((worker.gauges.get("limits_degraded", 0) for worker in running), default=0)
     counts[("process_resident_memory_bytes", "main")] = resident_bytes()
     for worker in running:
@@ -180,12 +187,8 @@ def _text(counts: Counts, series: dict[Labels, Series]) -> Iterator[str]:
         by_family.setdefault(name[0], []).append((name[1:], number))
     for family, (kind, labels, meaning) in FAMILIES.items():
         yield f"# HELP {PREFIX}{family} {meaning}\n# TYPE {PREFIX}{family} {kind}\n"
-        if family == "request_duration_seconds":
-            yield from _histogram(family, labels, DURATION_EDGES, _durations(series))
-        elif family == "ttft_seconds":
-            yield from _histogram(family, labels, TTFT_EDGES, _ttfts(series))
-        elif family == "upstream_ttfb_seconds":
-            yield from _histogram(family, labels, TTFT_EDGES, _ttfbs(series))
+        if kind == "histogram":
+            yield from _histogram(family, labels, HISTOGRAMS[family], _sum_histogram(family, labels, series))
         for values, number in sorted(by_family.get(family, [])):
             yield f"{PREFIX}{family}{_labels(labels, values)} {_number(number)}\n"
 
@@ -193,32 +196,18 @@ def _text(counts: Counts, series: dict[Labels, Series]) -> Iterator[str]:
 Histogram = dict[tuple[str, ...], tuple[list[int], float]]
 
 
-def _durations(series: dict[Labels, Series]) -> Histogram:
+def _sum_histogram(family: str, labels: tuple[str, ...], series: dict[Labels, Series]) -> Histogram:
+    """Return the buckets and the sum of all values for each combination of labels."""
+    buckets, total = _HISTOGRAM_FIELDS[family]
     histogram: Histogram = {}
-    for labels, values in series.items():
-        name = (labels.endpoint, labels.model, labels.provider, labels.status, labels.stream)
-        _add(histogram, name, values.durations, values.duration_s)
+    for one, values in series.items():
+        if family == "ttft_seconds" and one.stream != "true":
+            continue
+        name = tuple(getattr(one, label) for label in labels)
+        counts, sum_ = histogram.get(name, ([0] * len(getattr(values, buckets)), 0.0))
+        added = [a + b for a, b in zip(counts, getattr(values, buckets), strict=True)]
+        histogram[name] = (added, sum_ + getattr(values, total))
     return histogram
-
-
-def _ttfts(series: dict[Labels, Series]) -> Histogram:
-    histogram: Histogram = {}
-    for labels, values in series.items():
-        if labels.stream == "true":
-            _add(histogram, (labels.endpoint, labels.model, labels.provider), values.ttfts, values.ttft_s)
-    return histogram
-
-
-def _ttfbs(series: dict[Labels, Series]) -> Histogram:
-    histogram: Histogram = {}
-    for labels, values in series.items():
-        _add(histogram, (labels.endpoint, labels.model, labels.provider), values.ttfbs, values.ttfb_s)
-    return histogram
-
-
-def _add(histogram: Histogram, name: tuple[str, ...], buckets: list[int], total: float) -> None:
-    counts, sum_ = histogram.get(name, ([0] * len(buckets), 0.0))
-    histogram[name] = ([a + b for a, b in zip(counts, buckets, strict=True)], sum_ + total)
 
 
 def _histogram(family: str, labels: tuple[str, ...], edges: tuple[float, ...], histogram: Histogram) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -13,85 +13,96 @@ __all__ = [
     "LimitsConfig",
     "ListenConfig",
     "ResponsesConfig",
+    "Section",
     "UpstreamConfig",
 ]
 
 
-class ListenConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Duration = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True):
+    """A mapping in the file."""
+
+
+class ListenConfig(Section, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
-    port: int = 3000
+    port: Port = 3000
     status_host: str = "127.0.0.1"
-    status_port: int = 9090
+    status_port: Port = 9090
     tls_cert: str | None = None
     tls_key: str | None = None
-    workers: int = 1
-    max_body_bytes: int = 64 << 20
-    drain_s: float = 30.0
+    workers: Positive = 1
+    max_body_bytes: Positive = 64 << 20
+    drain_s: Duration = 30.0
     """How long requests in progress may continue after SIGTERM."""
-    drain_notice_s: float = 5.0
+    drain_notice_s: Duration = 5.0
     """How long new connections are accepted after SIGTERM while /readyz returns 503. The drain begins afterwards. SIGINT
     skips it."""
-    worker_timeout_s: float = 10.0
+    worker_timeout_s: Annotated[float, msgspec.Meta(ge=1)] = 10.0
     """A worker whose event loop does not run for this time is killed and replaced."""
     trusted_proxies: tuple[str, ...] = ()
     """Networks whose X-Forwarded-For header is trusted."""
-    keep_alive_s: float = 30.0
+    keep_alive_s: Duration = 30.0
     """How long a connection without a request is kept open."""
     cors_origins: tuple[str, ...] = ()
     """Origins whose pages may call the gateway, or `*`. Empty sends no CORS headers."""
 
 
-class UpstreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    timeout_s: float = 600.0
-    stream_timeout_s: float = 120.0
+class UpstreamConfig(Section, frozen=True, kw_only=True):
+    timeout_s: Duration = 600.0
+    stream_timeout_s: Duration = 120.0
     """The longest pause between two reads of a stream."""
-    max_stream_s: float = 3600.0
+    max_stream_s: Duration = 3600.0
     """The longest duration of a stream."""
-    connect_timeout_s: float = 5.0
-    retries: int = 2
+    connect_timeout_s: Duration = 5.0
+    retries: Count = 2
 
 
-class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LimitsConfig(Section, frozen=True, kw_only=True):
     redis_url: str | None = None
-    default_output_tokens: int = 1024
+    default_output_tokens: Count = 1024
     """Output tokens reserved for a request without an output limit."""
-    image_tokens: int = 1500
-    audio_tokens: int = 1500
-    file_tokens: int = 10_000
+    image_tokens: Count = 1500
+    audio_tokens: Count = 1500
+    file_tokens: Count = 10_000
     """Input tokens reserved for each image, audio clip and file of a request."""
 
 
-class LedgerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LedgerConfig(Section, frozen=True, kw_only=True):
     url: str = "sqlite:///penstock-usage.db"
     """`sqlite:///file` or `postgresql://…`."""
     spool: str = "penstock-spool"
     """Folder to which workers append usage entries until they are in the ledger."""
-    retention_days: float = 0.0
+    retention_days: Duration = 0.0
     """The gateway deletes older entries from the ledger. 0 keeps all of them."""
 
 
-class ResponsesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ResponsesConfig(Section, frozen=True, kw_only=True):
     foreign_ids: Literal["refuse", "allow"] = "refuse"
     """Whether `previous_response_id` and `conversation` may name what this gateway has not seen being made."""
-    id_ttl_s: float = 30 * 86400.0
+    id_ttl_s: Duration = 30 * 86400.0
     """How long the caller of a response is remembered."""
     id_url: str | None = None
     """`postgresql://…` for gateways on several machines. None: a SQLite file in the spool folder."""
 
 
-class GuardrailMode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class GuardrailMode(Section, frozen=True, kw_only=True):
     stream_mode: Literal["buffer", "window"] = "buffer"
-    max_buffer_bytes: int = 262144
+    max_buffer_bytes: Positive = 262144
     """Bytes of text that are held of a stream at most."""
     max_lengths: dict[str, int] = {}
     """Guardrail name -> maximum match length of its regexes. Window mode needs it."""
-    heartbeat_s: float = 15.0
+    heartbeat_s: Duration = 15.0
     """In window mode, a comment is sent after this many seconds without an event. 0 sends none."""
-    max_inspection_ms: int = 1000
+    max_inspection_ms: Positive = 1000
     """Time for all searches in one request, reply or stream, in addition to what ordinary patterns need."""
 
 
-class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class GatewayConfig(Section, frozen=True, kw_only=True):
     listen: ListenConfig = ListenConfig()
     upstream: UpstreamConfig = UpstreamConfig()
     limits: LimitsConfig = LimitsConfig()

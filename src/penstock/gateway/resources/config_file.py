@@ -12,35 +12,12 @@ from urllib.parse import urlsplit
 import msgspec
 
 from penstock.errors import UserError
-from penstock.gateway.resources.config import GatewayConfig
+from penstock.gateway.resources.config import GatewayConfig, Port
 from penstock.gateway.resources.yaml_tree import INVALID, ConfigErrors, read_tree
 
 __all__ = ["load_config", "parse_config"]
 
 _T = TypeVar("_T")
-_PORTS: Final = ("listen.port", "listen.status_port")
-_MINIMUMS: Final = {
-    "listen.workers": 1,
-    "listen.max_body_bytes": 1,
-    "listen.drain_s": 0,
-    "listen.drain_notice_s": 0,
-    "listen.worker_timeout_s": 1,
-    "listen.keep_alive_s": 0,
-    "upstream.timeout_s": 0,
-    "upstream.stream_timeout_s": 0,
-    "upstream.max_stream_s": 0,
-    "upstream.connect_timeout_s": 0,
-    "upstream.retries": 0,
-    "limits.default_output_tokens": 0,
-    "limits.image_tokens": 0,
-    "limits.audio_tokens": 0,
-    "limits.file_tokens": 0,
-    "responses.id_ttl_s": 0,
-    "ledger.retention_days": 0,
-    "guardrails.max_buffer_bytes": 1,
-    "guardrails.max_inspection_ms": 1,
-    "guardrails.heartbeat_s": 0,
-}
 _SQLITE: Final = "sqlite:///"
 _ORIGIN: Final = re.compile(r"https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 
@@ -92,23 +69,20 @@ def _section(type_: type[_T], mapping: dict[str, Any], section: str, errors: Con
             try:
                 values[name] = msgspec.convert(value, field.type, strict=path not in errors.interpolated)
             except msgspec.ValidationError as error:
-                # the message contains the value only for an invalid choice
-                message = str(error)
-                errors.add(path, _choices(field.type) if "enum value" in message else f"is invalid: {message}")
+                errors.add(path, _message(str(error), field.type))
     return type_(**values)
 
 
-def _choices(type_: Any) -> str:
-    return "must be one of " + ", ".join(str(choice) for choice in getattr(type_, "__args__", ()))
+def _message(error: str, type_: Any) -> str:
+    if "enum value" in error:  # only this message contains the value
+        return "must be one of " + ", ".join(str(choice) for choice in getattr(type_, "__args__", ()))
+    if type_ == Port and "got" not in error:
+        return "must be a port from 0 to 65535"
+    minimum = re.search(r">= ([0-9.]+)", error)
+    return f"is invalid: {error}" if minimum is None else f"must be at least {float(minimum[1]):g}"
 
 
 def _check(config: GatewayConfig, errors: ConfigErrors) -> None:
-    for path in _PORTS:
-        if not 0 <= _setting(config, path) <= 65535:
-            errors.add(path, "must be a port from 0 to 65535")
-    for path, minimum in _MINIMUMS.items():
-        if _setting(config, path) < minimum:
-            errors.add(path, f"must be at least {minimum}")
     listen = config.listen
     if (listen.tls_cert is None) != (listen.tls_key is None):
         errors.add("listen", "needs tls_cert and tls_key together")
@@ -129,11 +103,6 @@ def _check(config: GatewayConfig, errors: ConfigErrors) -> None:
     for name, length in config.guardrails.max_lengths.items():
         if length < 1:
             errors.add(f"guardrails.max_lengths.{name}", "must be at least 1")
-
-
-def _setting(config: GatewayConfig, path: str) -> Any:
-    section, name = path.split(".")
-    return getattr(getattr(config, section), name)
 
 
 def _scheme(url: str) -> str:
