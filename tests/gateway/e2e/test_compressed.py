@@ -1,4 +1,4 @@
-"""Compressed streams, which the gateway did not ask for, are decoded, inspected and counted (spec case X-11)."""
+"""Compressed streams, which the gateway did not ask for, are decoded, inspected and counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Callers that disconnect: each has one ledger entry, its upstream request is cancelled, nothing leaks (spec case X-7)."""
+"""Callers that disconnect: each has one ledger entry, its upstream request is cancelled, nothing leaks."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Guardrails end to end, difficult cases: unexpected shapes, escapes, duplicate keys, slow inspections, and the phases of
-the time (spec cases X-2 to X-5 and X-16)."""
+the time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Guardrails on requests and replies, end to end: spec cases RA-1 to RA-17, RA-24, RC-2, X-1, X-2 and X-6."""
+"""Guardrails on requests and replies, end to end."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def assert_blocked(reply: Any, side: str, name: str | None = "words") -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        {"input": f"please {WORD.lower()} now"},  # RA-1
-        {"input": [{"role": "user", "content": [{"type": "input_text", "text": f"x {WORD} y"}]}]},  # RA-2
-        {"input": [{"type": "function_call_output", "call_id": "c", "output": WORD}]},  # RA-4
-        {"input": "fine", "instructions": f"always {WORD}"},  # RA-5
-        {"input": [{"type": "mcp_approval_response", "approve": False, "reason": WORD}]},  # RA-6
-        {"input": [{"type": "function_call", "name": "f", "arguments": f'{{"a":"{WORD}"}}', "call_id": "c"}]},  # X-5
+        {"input": f"please {WORD.lower()} now"},
+        {"input": [{"role": "user", "content": [{"type": "input_text", "text": f"x {WORD} y"}]}]},
+        {"input": [{"type": "function_call_output", "call_id": "c", "output": WORD}]},
+        {"input": "fine", "instructions": f"always {WORD}"},
+        {"input": [{"type": "mcp_approval_response", "approve": False, "reason": WORD}]},
+        {"input": [{"type": "function_call", "name": "f", "arguments": f'{{"a":"{WORD}"}}', "call_id": "c"}]},
         {"input": "fine", "tools": [{"type": "function", "name": "f", "description": WORD}]},
         {"input": "fine", "prompt": {"id": "p", "variables": {"x": WORD}}},
     ],
@@ -75,7 +75,6 @@ def test_request_is_blocked_before_anything_is_sent(
 
 
 def test_clean_request_passes(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
-    """RA-3."""
     assert guarded().respond("nothing of the kind").status == 200
     assert len(upstream.requests) == 1
 
@@ -83,7 +82,6 @@ def test_clean_request_passes(guarded: Callable[..., GatewayProcess], upstream: 
 def test_blocked_request_does_not_count_against_limits(
     guarded: Callable[..., GatewayProcess], upstream: Upstream
 ) -> None:
-    """RA-17."""
     gateway = guarded(caller={"rate_limit": {"rpm": 1}})
     assert gateway.respond(WORD).status == 422
     assert gateway.respond("clean").status == 200
@@ -93,7 +91,6 @@ def test_blocked_request_does_not_count_against_limits(
 def test_masking_changes_only_the_match_in_a_request(
     guarded: Callable[..., GatewayProcess], upstream: Upstream
 ) -> None:
-    """RC-8."""
     pii = {"name": "pii", "kind": "pii", "hook_point": "input", "detectors": [{"type": "email", "action": "mask"}]}
     gateway = guarded(pii)
     reply = gateway.respond("write to ann@example.com", metadata={"a": "b"}, temperature=0.5)
@@ -113,7 +110,6 @@ WHERE = {"item_id": "i", "output_index": 0}
 
 
 def test_blocked_reply_records_the_billed_tokens(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
-    """RA-7, RA-24."""
     gateway = guarded()
     upstream.reply_with(response_body(f"so {WORD} it is", usage={"input_tokens": 11, "output_tokens": 7}))
     reply = gateway.respond()
@@ -125,14 +121,12 @@ def test_blocked_reply_records_the_billed_tokens(guarded: Callable[..., GatewayP
 
 
 def test_clean_reply_passes_unchanged(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
-    """RA-8."""
     body = json.dumps(response_body("all is well"), indent=3).encode()
     upstream.reply_with(body)
     assert guarded().respond().body == body
 
 
 def test_tool_arguments_of_a_reply_are_inspected(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
-    """RA-12."""
     upstream.reply_with(response_body(output=[TOOL_CALL]))
     assert_blocked(guarded().respond(), "response")
 
@@ -140,29 +134,29 @@ def test_tool_arguments_of_a_reply_are_inspected(guarded: Callable[..., GatewayP
 @pytest.mark.parametrize(
     "pieces",
     [
-        pytest.param(response_events(["so ", WORD, " it is"]), id="RA-9"),
+        pytest.param(response_events(["so ", WORD, " it is"]), id="split text"),
         pytest.param(response_events(["so BLO", "CKME it is"]), id="split"),
         pytest.param(
-            [event("response.completed", 1, response={**response_body(output=[TOOL_CALL])})], id="RA-13 terminal only"
+            [event("response.completed", 1, response={**response_body(output=[TOOL_CALL])})], id="terminal only"
         ),
-        pytest.param([event("response.incomplete", 1, response=response_body(output=[TOOL_CALL]))], id="RA-14"),
+        pytest.param([event("response.incomplete", 1, response=response_body(output=[TOOL_CALL]))], id="incomplete"),
         pytest.param(
             [
                 event("response.function_call_arguments.delta", n, **WHERE, delta=d)
                 for n, d in enumerate(["BLO", "CKME"])
             ],
-            id="RA-15",
+            id="arguments",
         ),
         pytest.param(
             [event("response.mcp_call_arguments.delta", n, **WHERE, delta=d) for n, d in enumerate(["BLOCK", "ME"])],
-            id="RA-16",
+            id="mcp arguments",
         ),
-        pytest.param([event("response.refusal.delta", 0, **WHERE, content_index=0, delta=WORD)], id="X-4 refusal"),
+        pytest.param([event("response.refusal.delta", 0, **WHERE, content_index=0, delta=WORD)], id="refusal"),
         pytest.param(
             [event("response.reasoning_summary_text.delta", 0, **WHERE, summary_index=0, delta=WORD)],
-            id="X-4 reasoning",
+            id="reasoning",
         ),
-        pytest.param([event("response.function_call_arguments.done", 0, **WHERE, arguments=WORD)], id="X-4 done only"),
+        pytest.param([event("response.function_call_arguments.done", 0, **WHERE, arguments=WORD)], id="done only"),
     ],
 )
 @pytest.mark.parametrize("size", [None, 5])
@@ -182,7 +176,7 @@ def test_buffered_stream_is_blocked_before_anything_is_sent(
 def test_tokens_of_a_blocked_stream_are_recorded_and_limited(
     guarded: Callable[..., GatewayProcess], upstream: Upstream
 ) -> None:
-    """X-1: the usage of the terminal event also counts against the token limit."""
+    """The usage of the terminal event also counts against the token limit."""
     gateway = guarded(caller={"rate_limit": {"tpm": 100}})
     upstream.stream_with(response_events([WORD]))
     body = {"stream": True, "max_output_tokens": 10}
@@ -198,7 +192,6 @@ def test_tokens_of_a_blocked_stream_are_recorded_and_limited(
 
 
 def test_clean_buffered_stream_is_sent_unchanged(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
-    """RA-10."""
     pieces = response_events(["all ", "is ", "well"])
     upstream.stream_with(pieces, pause_s=0.01)
     stream = guarded().stream()
@@ -207,7 +200,6 @@ def test_clean_buffered_stream_is_sent_unchanged(guarded: Callable[..., GatewayP
 
 
 def test_stream_above_the_buffer_limit_is_422(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
-    """RA-11."""
     upstream.stream_with(response_events(["y" * 300_000]))
     gateway = guarded()
     reply = gateway.respond(stream=True)
@@ -233,7 +225,6 @@ def test_long_reply_in_short_deltas_is_within_the_buffer_limit(
 def test_monitoring_relays_everything_and_records_hits(
     guarded: Callable[..., GatewayProcess], upstream: Upstream
 ) -> None:
-    """RC-2."""
     gateway = guarded(keyword("watch", WORD, enforcement_mode="monitor"))
     pieces = response_events([f"{WORD} ", "y" * 300_000])
     upstream.stream_with(pieces)
@@ -285,7 +276,7 @@ def windowed(server: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def test_window_sends_first_text_before_the_last_arrives(windowed: GatewayProcess, upstream: Upstream) -> None:
-    """X-6. Also, a stream of any length passes in bounded memory."""
+    """A stream of any length passes in bounded memory."""
     first, rest = response_events(["It is all quite well with us here. "])[:5], response_events(["y" * 1000] * 3000)[5:]
 
     def script(request: ReceivedRequest, connection: ScriptedConnection) -> None:

@@ -1,4 +1,4 @@
-"""Operation of the gateway: reload (spec case X-14), drain, dying workers, TLS, status, metrics, command line."""
+"""Operation of the gateway: reload, drain, dying workers, TLS, status, metrics, command line."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ class PausedStream:
 
 
 def test_running_stream_finishes_with_the_old_resources(gateway: GatewayProcess, upstream: Upstream) -> None:
-    """X-14."""
     paused = PausedStream(upstream)
     stream = gateway.stream()
     stream.next_event()

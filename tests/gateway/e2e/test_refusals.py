@@ -1,5 +1,5 @@
 """Requests that the gateway refuses: keys, models, bodies and limits. They open no connection to a provider, and each
-has one entry (spec cases RA-18, RA-19 and X-12)."""
+has one entry."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def assert_refused(gateway: GatewayProcess, reply: Any, status: int, type_: str,
 def test_missing_or_unknown_key_is_401_before_the_body_is_parsed(
     gateway: GatewayProcess, headers: dict[str, str]
 ) -> None:
-    """RA-18. The body is not JSON, but the key is checked first."""
+    """The body is not JSON, but the key is checked first."""
     reply = gateway.post("/v1/responses", b"{not json", key=None, headers=headers)
     assert_refused(gateway, reply, 401, "invalid_api_key")
     assert "sk-" not in reply.error["message"]
@@ -81,7 +81,6 @@ def test_disabled_and_expired_keys_are_401_and_recorded_by_name(gateway: Gateway
 
 @pytest.mark.usefixtures("no_upstream_request")
 def test_unknown_or_forbidden_models_are_refused(gateway: GatewayProcess, upstream: Upstream) -> None:
-    """RA-19."""
     reply = gateway.post("/v1/responses", {"model": "gpt-9", "input": "Hi."})
     assert_refused(gateway, reply, 404, "model_not_found")
     assert "gpt-9" in reply.error["message"]
@@ -298,7 +297,7 @@ def test_limit_of_a_policy_names_the_policy(gateway: GatewayProcess, upstream: U
 
 
 def test_tokens_are_reserved_and_settled(gateway: GatewayProcess, upstream: Upstream) -> None:
-    """RC-13: the tokens of a stream count, and an excess reservation is returned."""
+    """The tokens of a stream count, and an excess reservation is returned."""
     gateway.reload(resources(upstream.url, caller={"display_name": "tpm", "rate_limit": {"tpm": 1000}}))
     assert gateway.respond(max_output_tokens=900).status == 200  # uses 40
     stream = gateway.stream(body={"max_output_tokens": 800})

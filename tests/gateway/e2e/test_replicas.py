@@ -1,4 +1,4 @@
-"""Several gateways that share their limits in Redis (spec case X-15)."""
+"""Several gateways that share their limits in Redis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""POST /v1/responses: spec cases RA-18 to RA-29 and RB-1 to RB-4, and what is recorded."""
+"""POST /v1/responses: what is relayed, and what is recorded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.scripted_upstream import USAGE, Upstream, response_body, response_e
 
 
 def test_request_differs_only_in_its_model(gateway: GatewayProcess, upstream: Upstream) -> None:
-    """RA-21, RB-1: the reply is the upstream's, and the upstream request differs only in its model."""
+    """The reply is the upstream's, and the upstream request differs only in its model."""
     sent = b'{\n"model": "gpt-4o-prod",\n"input": "Say hello from AISIX.", "temperature": 1.0, "store" :false\n}'
     reply = gateway.post("/v1/responses", sent)
     assert reply.status == 200
@@ -49,7 +49,7 @@ def test_only_the_top_level_model_is_rewritten(gateway: GatewayProcess, upstream
 
 
 def test_stream_is_relayed_byte_for_byte_and_recorded(gateway: GatewayProcess, upstream: Upstream) -> None:
-    """RC-1, replacing RA-26: the bytes are the upstream's, including [DONE], and there is one entry."""
+    """The bytes are the upstream's, including [DONE], and there is one entry."""
     pieces = [*response_events(["Hel", "lo"]), b": a comment\n\n", b"data: [DONE]\n\n"]
     upstream.stream_with(pieces, x_request_id="up-77")
     stream = gateway.stream()
@@ -94,7 +94,7 @@ def test_usage_is_read_however_the_stream_is_split(gateway: GatewayProcess, upst
 def test_other_provider_is_refused_before_anything_is_sent(
     gateway: GatewayProcess, upstream: Upstream, provider: str
 ) -> None:
-    """RA-20, RB-2 to RB-4: the provider decides, not the adapter."""
+    """The provider decides, not the adapter."""
     gateway.reload(resources(upstream.url, model={"provider": provider}))
     before = upstream.connections
     reply = gateway.respond()
@@ -118,7 +118,6 @@ def test_provider_is_checked_before_guardrails_and_limits(gateway: GatewayProces
 
 
 def test_success_is_recorded_with_usage_and_attempt(gateway: GatewayProcess, upstream: Upstream) -> None:
-    """RA-23."""
     reply = gateway.respond()
     entry = gateway.ledger_entry(reply)
     assert (entry["input_tokens"], entry["output_tokens"]) == (17, 23)
@@ -133,7 +132,6 @@ def test_success_is_recorded_with_usage_and_attempt(gateway: GatewayProcess, ups
 
 @pytest.mark.parametrize("usage", [None, {}, {"output_tokens": 3}])
 def test_missing_usage_is_estimated(gateway: GatewayProcess, upstream: Upstream, usage: object) -> None:
-    """RC-6, replacing RA-25 and RA-28."""
     upstream.reply_with(response_body("Four words of text.", usage=usage))
     reply = gateway.respond("A question of some length, so that it has tokens.")
     entry = gateway.ledger_entry(reply)
@@ -143,14 +141,12 @@ def test_missing_usage_is_estimated(gateway: GatewayProcess, upstream: Upstream,
 
 
 def test_missing_output_tokens_count_as_zero(gateway: GatewayProcess, upstream: Upstream) -> None:
-    """RA-29."""
     upstream.reply_with(response_body(usage={"input_tokens": 17}))
     entry = gateway.ledger_entry(gateway.respond())
     assert (entry["input_tokens"], entry["output_tokens"], entry["usage_source"]) == (17, 0, "upstream")
 
 
 def test_upstream_500_is_one_entry_with_one_attempt(gateway: GatewayProcess, upstream: Upstream) -> None:
-    """RA-22, RA-27."""
     upstream.reply_with({"error": {"message": "internal: db-7 is down"}}, 500)
     reply = gateway.respond()
     assert (reply.status, reply.error["type"]) == (502, "upstream_error")
@@ -163,7 +159,7 @@ def test_upstream_500_is_one_entry_with_one_attempt(gateway: GatewayProcess, ups
 
 
 def test_reply_type_follows_the_upstream_not_the_request(gateway: GatewayProcess, upstream: Upstream) -> None:
-    """X-9: JSON although a stream was requested, and a stream although none was."""
+    """JSON although a stream was requested, and a stream although none was."""
     upstream.reply_with(response_body("As JSON."))
     stream = gateway.stream()
     assert json.loads(stream.read_rest()) == response_body("As JSON.")
@@ -186,7 +182,7 @@ def test_reply_that_is_not_json_is_502(gateway: GatewayProcess, upstream: Upstre
 
 
 def test_every_reply_has_request_id_and_server_timing(gateway: GatewayProcess, upstream: Upstream) -> None:
-    """X-16, for the phases that are known when the head is sent."""
+    """For the phases that are known when the head is sent."""
     for reply in (gateway.respond(), gateway.respond(key="wrong"), gateway.post("/v1/responses", b"{")):
         timing = dict(part.split(";dur=") for part in reply.headers["server-timing"].split(", "))
         total = float(timing.pop("total"))

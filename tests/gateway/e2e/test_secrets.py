@@ -1,4 +1,4 @@
-"""Planted secrets and texts must not appear in any output of the gateway (spec case X-13)."""
+"""Planted secrets and texts must not appear in any output of the gateway."""
 
 from __future__ import annotations
 

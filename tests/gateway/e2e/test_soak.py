@@ -1,4 +1,4 @@
-"""Spec case X-18: mixed load with disconnects for a minute (PENSTOCK_SOAK_S for longer)."""
+"""Mixed load with disconnects for a minute (PENSTOCK_SOAK_S for longer)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Upstream errors, timeouts, invalid replies, connections and backpressure (spec cases X-8, X-10 and X-11)."""
+"""Upstream errors, timeouts, invalid replies, connections and backpressure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ from support.scripted_upstream import (
 def test_upstream_4xx_is_relayed_with_its_error_object(
     gateway: GatewayProcess, upstream: Upstream, status: int, stream: bool
 ) -> None:
-    """X-10."""
     error = {"message": "Bad `top_p`.", "type": "invalid_request_error", "param": "top_p", "code": "out_of_range"}
     upstream.reply_with({"error": error}, status, retry_after="7")
     reply = gateway.respond(stream=stream)
@@ -195,7 +194,7 @@ def test_invalid_or_incomplete_reply_is_a_transport_error(
 
 
 def test_compressed_reply_is_decoded(gateway: GatewayProcess, upstream: Upstream) -> None:
-    """X-11: although the gateway does not ask for compression."""
+    """Although the gateway does not ask for compression."""
     upstream.reply_with(gzip.compress(json.dumps(response_body("Zipped.")).encode()), content_encoding="gzip")
     reply = gateway.respond()
     assert reply.json == response_body("Zipped.")
@@ -210,7 +209,7 @@ def test_compressed_reply_is_decoded(gateway: GatewayProcess, upstream: Upstream
 def test_undecodable_reply_is_502(
     gateway: GatewayProcess, upstream: Upstream, coding: str, body: bytes, stream: bool
 ) -> None:
-    """X-11: it cannot be inspected."""
+    """It cannot be inspected."""
     kind = "text/event-stream" if stream else "application/json"
     upstream.reply_with(body, content_encoding=coding, content_type=kind)
     reply = gateway.respond(stream=stream)
@@ -222,7 +221,6 @@ def test_undecodable_reply_is_502(
 
 
 def test_stall_before_the_head_is_504(gateway: GatewayProcess, upstream: Upstream) -> None:
-    """X-8."""
     gateway.reload(resources(upstream.url, model={"timeout": 200, "stream_timeout": 200}))
     closed: list[bool] = []
     upstream.use_script(lambda _request, connection: closed.append(connection.closed_within()))
@@ -349,7 +347,6 @@ def test_slow_stream_does_not_time_out(gateway: GatewayProcess, upstream: Upstre
     ],
 )
 def test_base_url_is_joined_with_the_route(gateway: GatewayProcess, upstream: Upstream, base: str, path: str) -> None:
-    """RC-14."""
     gateway.reload(resources(upstream.url + base))
     assert gateway.respond().status == 200
     assert upstream.requests[0].path == path
@@ -358,7 +355,6 @@ def test_base_url_is_joined_with_the_route(gateway: GatewayProcess, upstream: Up
 def test_provider_key_adds_headers_and_body_fields_and_renames_params(
     gateway: GatewayProcess, upstream: Upstream
 ) -> None:
-    """RC-4."""
     request = {
         "default_headers": {"X-Org": "o-1"},
         "default_body_fields": {"store": False, "user": "gw"},

@@ -31,8 +31,8 @@ def chat(**fields: Any) -> dict[str, Any]:
 
 REPLIES: dict[str, tuple[Route, dict[str, Any]]] = {
     "two parts": ("responses", response(message({"text": "FORB"}, {"text": "IDDEN"}))),
-    "RA-7 text": ("responses", response(message({"type": "output_text", "text": "a forbidden word"}))),
-    "RA-12 arguments": (
+    "text": ("responses", response(message({"type": "output_text", "text": "a forbidden word"}))),
+    "arguments": (
         "responses",
         response({"type": "function_call", "name": "f", "arguments": '{"q":"FORBIDDEN"}'}),
     ),
@@ -81,7 +81,7 @@ def test_every_text_of_a_reply_is_inspected(route: Route, body: dict[str, Any]) 
 @pytest.mark.parametrize(
     "body",
     [
-        response(message({"type": "output_text", "text": "RA-8: clean"})),
+        response(message({"type": "output_text", "text": "A clean text"})),
         response(instructions="Never say FORBIDDEN", tools=[{"description": "FORBIDDEN"}], metadata={"a": "FORBIDDEN"}),
         response({"type": "image_generation_call", "result": "FORBIDDEN"}),
         chat(audio={"id": "a", "data": "FORBIDDEN"}),

@@ -32,20 +32,18 @@ TOOL = {
 }
 
 RESPONSES: dict[str, dict[str, Any]] = {
-    "RA-1 string": {"input": "please blockMe now"},
-    "RA-2 message part": responses_request(user({"type": "input_text", "text": "BLOCKME"})),
+    "string": {"input": "please blockMe now"},
+    "message part": responses_request(user({"type": "input_text", "text": "BLOCKME"})),
     "message string": responses_request({"role": "user", "content": "BLOCKME"}),
-    "RA-4 function_call_output": responses_request(
-        {"type": "function_call_output", "call_id": "c", "output": "BLOCKME"}
-    ),
+    "function_call_output": responses_request({"type": "function_call_output", "call_id": "c", "output": "BLOCKME"}),
     "function_call_output parts": responses_request(
         {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "BLOCKME"}]}
     ),
-    "RA-5 instructions": {"input": "hi", "instructions": "BLOCKME"},
-    "RA-6 mcp_approval_response": responses_request(
+    "instructions": {"input": "hi", "instructions": "BLOCKME"},
+    "mcp_approval_response": responses_request(
         {"type": "mcp_approval_response", "approval_request_id": "a", "approve": True, "reason": "BLOCKME"}
     ),
-    "X-5 function_call.arguments": responses_request(
+    "function_call.arguments": responses_request(
         {"type": "function_call", "call_id": "c", "name": "f", "arguments": '{"q": "BLOCKME"}'}
     ),
     "function_call.name": responses_request(
@@ -141,7 +139,7 @@ def test_every_text_of_a_request_is_inspected(route: Route, body: dict[str, Any]
 
 
 CLEAN: dict[str, dict[str, Any]] = {
-    "RA-3 no match": responses_request(user({"type": "input_text", "text": "good day"})),
+    "no match": responses_request(user({"type": "input_text", "text": "good day"})),
     "the model's name": {"model": "blockme", "input": "hi"},
     "an image": responses_request(user({"type": "input_image", "image_url": "data:image/png;base64,BLOCKME"})),
     "a chat's image": {

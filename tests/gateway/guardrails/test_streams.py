@@ -39,7 +39,7 @@ def outcome_of(
 
 
 @both_modes
-def test_ra_10_clean_stream_is_unchanged(mode: Mode) -> None:
+def test_clean_stream_is_unchanged(mode: Mode) -> None:
     body = wire(response_events(["Hello ", "for", "bid", " me"]), done=True)
     outcome = run(guards(BLOCK, mode=mode).stream("responses"), split_reads(body))
     assert outcome.blocked is None
@@ -47,7 +47,7 @@ def test_ra_10_clean_stream_is_unchanged(mode: Mode) -> None:
 
 
 @both_modes
-def test_ra_9_literal_split_over_two_deltas_blocks_and_is_not_released(mode: Mode) -> None:
+def test_literal_split_over_two_deltas_blocks_and_is_not_released(mode: Mode) -> None:
     outcome = outcome_of(response_events(["Hello FOR", "BIDden", " end"]), BLOCK, mode=mode)
     assert outcome.blocked is not None
     assert outcome.blocked.guardrail == "words"
@@ -64,14 +64,14 @@ def terminal_event(kind: str, *output: dict[str, Any]) -> dict[str, Any]:
 
 CALL = {"type": "function_call", "name": "f", "call_id": "c", "arguments": '{"q": "FORBIDDEN"}'}
 EVENTS: dict[str, list[Any]] = {
-    "RA-13 function call in the last event": [terminal_event("completed", CALL)],
-    "RA-14 incomplete": [terminal_event("incomplete", CALL)],
+    "function call in the last event": [terminal_event("completed", CALL)],
+    "incomplete": [terminal_event("incomplete", CALL)],
     "failed": [terminal_event("failed", CALL)],
-    "RA-15 arguments, two deltas, no end": [
+    "arguments, two deltas, no end": [
         response_event("function_call_arguments.delta", delta='{"q": "FORB'),
         response_event("function_call_arguments.delta", delta='IDDEN"}'),
     ],
-    "RA-16 mcp arguments": [
+    "mcp arguments": [
         response_event("mcp_call_arguments.delta", delta="FORB"),
         response_event("mcp_call_arguments.delta", delta="IDDEN"),
     ],
@@ -254,7 +254,7 @@ def test_data_that_is_not_json_is_inspected(mode: Mode) -> None:
 
 @both_modes
 @pytest.mark.parametrize(("deltas", "text"), [(["FORBI", "DDEN"], "clean"), (["cle", "an"], "FORBIDDEN")])
-def test_x_2_match_in_only_the_deltas_or_only_the_last_event_blocks(mode: Mode, deltas: list[str], text: str) -> None:
+def test_match_in_only_the_deltas_or_only_the_last_event_blocks(mode: Mode, deltas: list[str], text: str) -> None:
     payloads = [payload for payload in response_events(deltas, text=text) if not payload["type"].endswith("done")]
     outcome = outcome_of(payloads, BLOCK, mode=mode)
     assert outcome.blocked is not None
@@ -277,7 +277,7 @@ SSE_FORMS = {
 
 @both_modes
 @pytest.mark.parametrize("body", SSE_FORMS.values(), ids=SSE_FORMS)
-def test_x_3_every_sse_form_is_inspected_at_any_split(body: bytes, mode: Mode) -> None:
+def test_every_sse_form_is_inspected_at_any_split(body: bytes, mode: Mode) -> None:
     guard = guards(BLOCK, mode=mode)
     for sizes in ((1,), (2, 5), (len(body),)):
         outcome = run(guard.stream("responses"), split_reads(body, sizes))
@@ -310,7 +310,7 @@ def test_truncated_last_event_is_not_released(mode: Mode) -> None:
     assert outcome.body == b"".join(events[:4])
 
 
-def test_ra_11_stream_larger_than_the_buffer_is_blocked() -> None:
+def test_stream_larger_than_the_buffer_is_blocked() -> None:
     outcome = outcome_of(response_events(["x" * 300_000]), BLOCK, mode="buffer")
     assert outcome.blocked is not None
     assert outcome.blocked.guardrail is None
@@ -341,7 +341,7 @@ def test_enforced_regex_without_max_length_forces_buffering() -> None:
     assert any(releases(BLOCK, keyword(regexes=["x+y"], enforcement="monitor"))[:-1])
 
 
-def test_rc_2_monitored_stream_passes_unheld_and_is_counted() -> None:
+def test_monitored_stream_passes_unheld_and_is_counted() -> None:
     specs = [
         keyword("forbidden", name="literal", enforcement="monitor"),
         keyword(name="regex", regexes=[r"begin .* end"], enforcement="monitor"),
@@ -379,7 +379,7 @@ def test_monitored_stream_over_a_limit_is_recorded_as_timed_out(monkeypatch: pyt
 
 
 @both_modes
-def test_rc_8_stream_is_masked_and_each_match_counted_once(mode: Mode) -> None:
+def test_stream_is_masked_and_each_match_counted_once(mode: Mode) -> None:
     deltas = ["Write to ", "joe@", "exam", "ple.com", " or jane@example.org", "."]
     expected = "Write to [EMAIL_REDACTED] or [EMAIL_REDACTED]."
     guard = guards(pii("email"), mode=mode).stream("responses")

@@ -248,7 +248,7 @@ def test_one_large_clean_delta_is_released() -> None:
 @pytest.mark.parametrize(
     "spec", [keyword("forbidden", regexes=["for[a-z]*n"]), pii("email", "jwt", "private_key", "bank_card")]
 )
-def test_x_6_megabytes_need_little_memory(spec: GuardrailSpec) -> None:
+def test_megabytes_need_little_memory(spec: GuardrailSpec) -> None:
     guard = FramedGuard(guards(spec, mode="window", max_lengths={"words": 40}).stream("chat"))
     chunk = event(
         chat("Some words of a long answer, which are forever and ever harmless; 12 of them in a row. " * 30)[1]
