@@ -134,7 +134,7 @@ def test_tool_arguments_of_a_reply_are_inspected(guarded: Callable[..., GatewayP
 @pytest.mark.parametrize(
     "pieces",
     [
-        pytest.param(response_events(["so ", WORD, " it is"]), id="split text"),
+        pytest.param(response_events(["so ", WORD, " it is"]), id="whole"),
         pytest.param(response_events(["so BLO", "CKME it is"]), id="split"),
         pytest.param(
             [event("response.completed", 1, response={**response_body(output=[TOOL_CALL])})], id="terminal only"

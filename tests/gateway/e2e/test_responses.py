@@ -100,7 +100,7 @@ def test_other_provider_is_refused_before_anything_is_sent(
     reply = gateway.respond()
     assert (reply.status, reply.error["type"]) == (400, "invalid_request_error")
     assert ALIAS in reply.error["message"]
-    assert set(reply.error) == {"message", "type"}
+    assert set(reply.error) == {"message", "type", "code"}
     assert (upstream.requests, upstream.connections) == ([], before)
     assert gateway.ledger_entry(reply)["status"] == 400
     chat = gateway.post("/v1/chat/completions", {"model": ALIAS, "messages": [{"role": "user", "content": "Hi."}]})
