@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
+import pty
 import shutil
 import signal
 import socket
 import socketserver
 import subprocess
+import termios
 import threading
 import time
 import urllib.request
@@ -343,7 +346,9 @@ def interrupted(mock, program, *flags: Any, number: int = signal.SIGINT, ttft: i
     return running, server
 
 
-@pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, 1), (signal.SIGINT, 2), (signal.SIGTERM, 1)])
+@pytest.mark.parametrize(
+    ("number", "workers"), [(signal.SIGINT, 1), (signal.SIGINT, 2), (signal.SIGTERM, 1), (signal.SIGHUP, 2)]
+)
 def test_first_ctrl_c_finishes_requests_in_flight(mock, program, workers, number):
     running, server = interrupted(mock, program, "--workers-max", workers, number=number)
     outcome = running.wait()
@@ -360,6 +365,43 @@ def test_first_ctrl_c_finishes_requests_in_flight(mock, program, workers, number
     assert "Stopping" in outcome.out
     assert "interrupted" in outcome.out
     assert "Traceback" not in outcome.out + outcome.err
+
+
+def test_run_whose_terminal_is_lost_writes_its_report(mock, program):
+    """The kernel sends SIGHUP to all processes of the terminal, and writing to it fails from then on."""
+    server = mock(ttft=100)
+    folder = program.folder / "run"
+    command = ["profile", "--model", "m", "--url", server.url, "--artifact-dir", folder, "--use-server-token-count"]
+    command += ["--input-file", program.prompts(3), "--request-count", 500, "--concurrency", 2, "--workers-max", 2]
+    master, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [BIN / "aiperf", *map(str, command)],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        env=program.env | {"TERM": "dumb"},
+        preexec_fn=lambda: (os.setsid(), fcntl.ioctl(0, termios.TIOCSCTTY, 0)),  # noqa: PLW1509 - no threads
+    )
+    os.close(terminal)
+    wait_for(lambda: ended(server) >= 3, what="the first requests")
+    os.close(master)
+    assert process.wait(60) == 130
+    summary = json.loads((folder / "profile_export_aiperf.json").read_text())
+    assert summary["was_cancelled"] is True
+    assert summary["request_count"]["avg"] >= 3
+
+
+def test_sighup_does_not_end_a_run_that_ignores_it(mock, program):
+    script = program.folder / "nohup.sh"
+    script.write_text('trap "" HUP\nexec "$@"\n')
+    command = ["--model", "m", "--use-server-token-count", "--input-file", program.prompts(3), "--request-count", 20]
+    server, folder = mock(ttft=50), program.folder / "run"
+    arguments = [BIN / "aiperf", "profile", "--url", server.url, "--artifact-dir", folder, *command]
+    process = subprocess.Popen(["sh", script, *map(str, arguments)], env=program.env, stdout=subprocess.DEVNULL)
+    wait_for(lambda: ended(server) >= 3, what="the first requests")
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(60) == 0
+    assert json.loads((folder / "profile_export_aiperf.json").read_text())["request_count"]["avg"] == 20
 
 
 @pytest.mark.parametrize("workers", [1, 2])

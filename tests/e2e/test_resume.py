@@ -39,6 +39,7 @@ def test_killed_run_goes_on_where_its_log_ends(mock, program: Program) -> None:
     flags = ["--input-file", conversations(program.folder), "--custom-dataset-type", "multi_turn"]
     flags += ["--concurrency", 6, "--conversation-num", CONVERSATIONS, "--use-server-token-count", "--workers-max", 2]
     copy = program.folder / "copy"
+    flags += ["--export-level", "raw"]
     running = program.begin(server.url, *flags, "--results-url", f"file://{copy}", texts=None)
     logs = [running.folder / "log" / f"worker-{worker}.log" for worker in range(2)]
     wait_for(lambda: all(log.exists() and log.stat().st_size for log in logs), what="records of both workers")
@@ -59,6 +60,10 @@ def test_killed_run_goes_on_where_its_log_ends(mock, program: Program) -> None:
     turns = [(number, turn) for number in range(CONVERSATIONS) for turn in range(TURNS)]
     assert sorted((record.number, record.turn) for record in every) == turns
     assert done.summary["request_count"]["avg"] == len(done.records) == len(turns)
+
+    raw = [json.loads(line) for line in done.text("profile_export_raw.jsonl").splitlines()]
+    assert len(raw) == len(turns)
+    assert all(row["responses"] for row in raw)
 
     summary = done.summary
     assert json.loads((copy / "profile_export_aiperf.json").read_text()) == summary

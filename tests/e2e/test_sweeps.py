@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.cli.profile import COMMAND_LINE
 from penstock.reports.report_html import read_page
-from support.programs import MockServer, Outcome, Program, wait_for
+from penstock.runs.read_experiment import read_experiment
+from penstock.runs.run_experiment import run_experiment
+from penstock.runs.run_folder import RunFolder
+from penstock.settings.parse import parse
+from support.programs import Capture, MockServer, Outcome, Program, wait_for
 
 SYNTHETIC = ("--tokenizer", "builtin", "--streaming")
 
@@ -149,3 +156,27 @@ def test_repeated_sweep_has_an_aggregate_for_each_point(program: Program, mock: 
     assert again.status == 0, again
     assert not list(done.folder.glob("concurrency_*/**/*.json"))
     assert not list(done.folder.glob("*aggregate/**/*.json"))
+
+
+def test_points_of_a_sweep_end_at_their_target_precision(program: Program, mock: Callable[..., MockServer]) -> None:
+    flags = ("--request-count", 3000, "--concurrency", "2,4", "--until", "avg request_latency +-60000")
+    done = program.profile(mock(ttft=1).url, *flags)
+    assert done.status == 0, done
+    for name in ("concurrency_2", "concurrency_4"):
+        summary = json.loads((done.folder / name / "profile_export_aiperf.json").read_text())
+        assert summary["is_complete"]
+        assert summary["until"]["ended_run"]
+        assert 100 <= summary["until"]["requests"] <= summary["request_count"]["avg"] < 3000
+
+
+def test_all_points_have_the_api_key_of_standard_input(
+    tmp_path: Path, capture: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("sk-stdin\n"))
+    words = ["--model", "m", "--url", capture.url, "--api-key", "-", "--concurrency", "1,2", "--request-count", "2"]
+    words += ["--tokenizer", "builtin", "--artifact-dir", str(tmp_path / "run")]
+    experiment = read_experiment(parse(COMMAND_LINE, words, "aiperf"))
+    with RunFolder(str(tmp_path / "run")) as folder:
+        run_experiment(experiment, folder)
+    keys = [headers["authorization"] for _, headers, _ in capture.requests]
+    assert keys == [["Bearer sk-stdin"]] * 4

@@ -137,11 +137,12 @@ def intervals(table: SeriesTable, window: Window, *, whole: bool) -> Intervals:
         if tag == "request_latency":
             latencies = sample.dependence
     sending = float(window[0]), min(float(window[1]), float(starts[-1]))
+    of_all = in_flight if whole else InFlight(counts[table.succeeded])
     for tag, columns in _rated(table):
         if tag == "goodput":
             continue
         weights = _weights(table, columns, table.succeeded)
-        rate = rate_interval(ends[table.succeeded], weights, in_flight, sending, from_empty=whole)
+        rate = rate_interval(ends[table.succeeded], weights, of_all, sending, from_empty=whole)
         found[tag] = {"avg": _scaled(rate, 1e9)}
     completed = selection & ~table.cut_off
     if completed.any():
