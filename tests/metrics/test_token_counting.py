@@ -3,7 +3,6 @@ from types import SimpleNamespace
 import pytest
 
 from penstock.errors import UserError
-from penstock.metrics import token_counting
 from penstock.metrics.metric import TokenCounts
 from penstock.metrics.token_counting import ClientCounter, ServerCounter
 from penstock.records.payloads import PayloadStore, PayloadWriter
@@ -158,9 +157,8 @@ def test_stored_counts_remain_if_the_tokenizer_cannot_be_loaded(bodies):
     assert ClientCounter(None, HEADER, bodies, split).count([make_record(payload=1)]) == [TokenCounts()]
 
 
-def test_cache_of_texts_is_bounded(bodies, words, monkeypatch):
-    monkeypatch.setattr(token_counting, "_CACHE_BYTES", 1000)
-    counter = ClientCounter(lambda: (words, None), HEADER, bodies, split)
+def test_cache_of_texts_is_bounded(bodies, words):
+    counter = ClientCounter(lambda: (words, None), HEADER, bodies, split, cache_bytes=1000)
     for i in range(50):
         assert counter.count([make_record(outputs=[f"text number {i}"])])[0].output == 3
         assert len(counter._cache) < 10

@@ -100,9 +100,8 @@ def test_steps_of_a_paced_reply_are_due_at_ttft_and_itl(
         assert jitter or len(set(gaps)) <= 1
 
 
-def test_events_beyond_the_cache_are_rendered_when_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.mock_server.reply.CACHED_EVENTS", 5)
-    compiled = CompiledBehaviour(Behaviour(itl=1))
+def test_events_beyond_the_cache_are_rendered_when_due() -> None:
+    compiled = CompiledBehaviour(Behaviour(itl=1), cached_events=5)
     full = data_of(make_reply(Behaviour(itl=1), ParsedRequest("m", 1, stream=True, token_limit=30)).steps())
     two = [
         make_reply(Behaviour(itl=1), ParsedRequest("m", 1, stream=True, token_limit=30), compiled=compiled).steps()

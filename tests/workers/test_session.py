@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from penstock.datasets.conversation import Turn
 from penstock.endpoints.base import endpoint_named as endpoint
 from penstock.records.payloads import BodyParts, PayloadStore, PayloadWriter
 from penstock.settings.schema import EndpointSettings
-from penstock.workers import session as session_module
 from penstock.workers.session import BodyBuilder, Session
 
 SETTINGS = EndpointSettings()
 
 
-def make_builder(folder: Path, *turns: bytes | BodyParts) -> BodyBuilder:
+def make_builder(folder: Path, *turns: bytes | BodyParts, **options: int) -> BodyBuilder:
     writer = PayloadWriter(str(folder))
     for turn in turns:
         if isinstance(turn, BodyParts):
@@ -26,7 +23,9 @@ def make_builder(folder: Path, *turns: bytes | BodyParts) -> BodyBuilder:
             writer.add_body(turn, delay_ms=5.0)
     writer.end_conversation(None)
     writer.close()
-    return BodyBuilder(str(folder), PayloadStore(str(folder), ()), endpoint("chat", SETTINGS), SETTINGS, worker=0)
+    return BodyBuilder(
+        str(folder), PayloadStore(str(folder), ()), endpoint("chat", SETTINGS), SETTINGS, worker=0, **options
+    )
 
 
 def make_session(turns: int) -> Session:
@@ -45,9 +44,8 @@ def test_stored_body_is_returned_unchanged(tmp_path: Path) -> None:
     assert not session.has_next
 
 
-def test_small_bodies_are_cached_up_to_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "_CACHE_BYTES", 1000)
-    builder = make_builder(tmp_path, b"a" * 400, b"b" * 400)
+def test_small_bodies_are_cached_up_to_the_limit(tmp_path: Path) -> None:
+    builder = make_builder(tmp_path, b"a" * 400, b"b" * 400, cache_bytes=1000)
     first, second = make_session(2), make_session(2)
     second.turn = 1
     assert builder.next(first) is builder.next(first)

@@ -75,11 +75,13 @@ class ClientCounter:
         header: RunHeader,
         bodies: BodyReader,
         input_texts: Callable[[bytes], list[str]],
+        cache_bytes: int = _CACHE_BYTES,
     ) -> None:
         self._load = load
         self._header = header
         self._bodies = bodies
         self._input_texts = input_texts
+        self._cache_bytes = cache_bytes
         self._inputs = array("i", [_UNKNOWN]) * len(bodies.payloads)
         self._built_inputs: dict[tuple[int, int], int] = {}
         """Input tokens of the bodies in this batch that workers built. Each such body was sent once."""
@@ -100,7 +102,7 @@ class ClientCounter:
             for record, text in bodies:
                 self._remember(record, self._cache[text])
         counts = [self._counts(record) for record in records]
-        if self._cached_bytes > _CACHE_BYTES:
+        if self._cached_bytes > self._cache_bytes:
             self._cache.clear()
             self._cached_bytes = 0
         return counts

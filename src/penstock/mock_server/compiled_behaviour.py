@@ -22,8 +22,10 @@ class Delivery(NamedTuple):
 
 
 class CompiledBehaviour:
-    def __init__(self, behaviour: Behaviour) -> None:
+    def __init__(self, behaviour: Behaviour, cached_events: int = 4096) -> None:
+        """`cached_events` of a text are cached; later ones are rendered when they are due."""
         self.behaviour = behaviour
+        self.cached_events = cached_events
         self.ttft_ns = round(behaviour.ttft * 1e6)
         self.gap_ns = round(behaviour.itl * 1e6 * behaviour.chunk)
         self.jitter_ns = round(behaviour.jitter * 1e6)

@@ -23,9 +23,6 @@ SSE = "text/event-stream; charset=utf-8"
 JSON = "application/json"
 HTML = b"<!DOCTYPE html><html><head><title>Welcome</title></head><body><h1>It works!</h1></body></html>\n"
 
-CACHED_EVENTS = 4096
-"""Token events of one text that are cached; later ones are rendered when they are due."""
-
 
 class Reply:
     """One reply, ready to render. `number` is the request's number; `reply_id` replaces ID_PLACEHOLDER."""
@@ -199,7 +196,7 @@ class Reply:
         for i in range(min(len(cached), before_last), before_last):
             rendered = self._render(TokenRange(kind, i * chunk_tokens, chunk_tokens, False))
             # Another reply may have added the event in the meantime.
-            if i == len(cached) < CACHED_EVENTS:
+            if i == len(cached) < self.compiled.cached_events:
                 cached.append(rendered)
             yield rendered, chunk_tokens
         start = before_last * chunk_tokens

@@ -53,7 +53,13 @@ class BodyBuilder:
     """Returns the body of each turn: read from the store, or built from the turn's parts and the earlier replies."""
 
     def __init__(
-        self, folder: str, store: PayloadStore, endpoint: Endpoint, settings: EndpointSettings, worker: int
+        self,
+        folder: str,
+        store: PayloadStore,
+        endpoint: Endpoint,
+        settings: EndpointSettings,
+        worker: int,
+        cache_bytes: int = _CACHE_BYTES,
     ) -> None:
         self._folder = folder
         self._store = store
@@ -62,7 +68,7 @@ class BodyBuilder:
         self._worker = worker
         self._writer: PayloadWriter | None = None
         self._cache: dict[int, Outgoing] = {}  # a small dataset is sent many times
-        self._cache_bytes_left = _CACHE_BYTES
+        self._cache_bytes = self._cache_bytes_left = cache_bytes
         self.warmup = False
         """True during the warmup."""
 
@@ -70,7 +76,7 @@ class BodyBuilder:
         """Take bodies from another store."""
         self._store = store
         self._cache.clear()
-        self._cache_bytes_left = _CACHE_BYTES
+        self._cache_bytes_left = self._cache_bytes
 
     def next(self, session: Session) -> Outgoing:
         payload = session.turns[session.turn]
