@@ -22,7 +22,7 @@ from benchmarks.far_end import far_end, line, profile_command
 from benchmarks.replay import _children
 
 _MAX_FIRST_S = 2.0
-_MAX_BYTES = 300e6
+_MAX_BYTES = 250e6
 _ROWS_PER_S = 500
 _BLOCK = 512
 _KINDS = ("sorted", "unsorted", "CSV")

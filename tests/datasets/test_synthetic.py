@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import statistics
 from collections.abc import Sequence
+from importlib.resources import files
 
 import pytest
 
 from penstock.datasets.conversation import Conversation
-from penstock.datasets.sonnets import LINES
 from penstock.errors import UserError
 from penstock.settings.schema import InputSettings, RankingSettings
 from penstock.tokens.tokenizer import Tokenizer
@@ -53,7 +53,8 @@ def test_corpora_are_what_their_names_say(builtin_tokenizer: Tokenizer) -> None:
         settings = InputSettings(seed=1, input_tokens_mean=600, corpus=corpus)  # type: ignore[arg-type]
         return texts(synthesize(settings, 1, builtin_tokenizer))[0]
 
-    assert sum(line in prompt("sonnet") for line in LINES) > 20
+    lines = files("penstock.datasets").joinpath("sonnets.txt").read_text().splitlines()
+    assert sum(line in prompt("sonnet") for line in lines) > 20
     assert "\ndef " in prompt("coding")
     words = prompt("random").split()
     assert len(set(words)) > 0.7 * len(words)

@@ -69,3 +69,36 @@ def test_large_trace_is_sent_while_its_prompts_are_written(program: Program, moc
     assert "written while it is sent" in done.out
     assert sorted(done.values("input_sequence_length")) == sorted(row["input_length"] for row in rows)
     assert len(server.logged_requests()) == count
+
+
+def write_rows(program: Program, *rows: dict[str, object]) -> object:
+    path = program.folder / "trace.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+def test_end_of_the_schedule_cuts_later_turns_of_a_session(program: Program, mock: Callable[..., MockServer]) -> None:
+    server = mock(ttft=0, itl=0)
+    times = [(0, "s"), (300, "t"), (900, "s"), (1500, "t"), (600, "s")]
+    rows = [{"timestamp": at, "text_input": f"At {at}", "output_length": 1, "session_id": name} for at, name in times]
+    flags = ("--fixed-schedule", "--fixed-schedule-end-offset", 700, "--tokenizer", "builtin")
+    done = program.profile(server.url, "--input-file", write_rows(program, *rows), *flags, texts=None)
+    assert done.status == 0, done
+    assert [(each["metadata"]["conversation_id"], each["metadata"]["turn_index"]) for each in done.records] == [
+        ("s", 0),
+        ("t", 0),
+        ("s", 1),
+    ]
+    assert "Left out: 2 rows outside of the requested part of the schedule." in done.err
+
+
+def test_timestamp_that_cannot_be_stored_is_refused_with_its_line(
+    program: Program, mock: Callable[..., MockServer]
+) -> None:
+    server = mock(ttft=0, itl=0)
+    rows = [{"timestamp": at, "input_length": 20, "output_length": 1} for at in (0, 1, 9_300_000_000_000)]
+    flags = ("--fixed-schedule", "--tokenizer", "builtin")
+    done = program.profile(server.url, "--input-file", write_rows(program, *rows), *flags, texts=None)
+    assert done.status == 2, done
+    assert "trace.jsonl:3: 'timestamp' should be at most 9,000,000,000,000 ms (285 years)" in done.err
+    assert not server.logged_requests()

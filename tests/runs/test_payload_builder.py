@@ -54,7 +54,7 @@ def test_indexing_continues_where_it_stopped(tmp_path: Path) -> None:
 
 
 def test_large_bodies_are_flushed_by_size(tmp_path: Path) -> None:
-    builder, _ = make_builder(tmp_path, write_file(tmp_path, 50), flush_bytes=100)
+    builder, _ = make_builder(tmp_path, write_file(tmp_path, 50), flush_bytes=25)
     store = PayloadStore(str(tmp_path), builder.files)
     seen: list[tuple[int, int]] = []
     builder.advance(None, lambda scanned, _: seen.append((scanned, store.conversations)))

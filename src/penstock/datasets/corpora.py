@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
 
 from penstock.datasets import sentences
 from penstock.datasets.sentences import pick
-from penstock.datasets.sonnets import LINES
 from penstock.datasets.word_lists import ADJECTIVES, NOUNS, TRANSITIVE
 from penstock.tokens.tokenizer import Tokenizer
 
@@ -36,7 +36,7 @@ class Corpus(NamedTuple):
 def corpus(name: str | None, tokenizer: Tokenizer) -> Corpus:
     """Return the corpus for a value of `--prompt-corpus`; None gives English sentences."""
     if name == "sonnet":
-        return _SONNET
+        return _sonnet()
     if name == "coding":
         return _CODING
     return _random_tokens(tokenizer) if name == "random" else _ENGLISH
@@ -55,13 +55,18 @@ _ENGLISH = Corpus(
     lambda rng: " " + sentences.short_sentence(rng),
 )
 
-_WORDS = tuple(dict.fromkeys(word.strip(".,;:!?").lower() for line in LINES for word in line.split()))
-_SONNET = Corpus(
-    # The first words are drawn one by one: there are only some hundred lines.
-    lambda rng: f"{pick(rng, _WORDS).capitalize()} {pick(rng, _WORDS)} {pick(rng, _WORDS)}, {pick(rng, LINES)}",
-    lambda rng: " " + pick(rng, LINES),
-    lambda rng: f" {pick(rng, _WORDS)} {pick(rng, _WORDS)},",
-)
+
+def _sonnet() -> Corpus:
+    """Return a corpus of lines of Shakespeare's sonnets."""
+    with open(os.path.join(os.path.dirname(__file__), "sonnets.txt"), encoding="ascii") as file:
+        lines = file.read().splitlines()
+    words = tuple(dict.fromkeys(word.strip(".,;:!?").lower() for line in lines for word in line.split()))
+    return Corpus(
+        # The first words are drawn one by one: there are only some hundred lines.
+        lambda rng: f"{pick(rng, words).capitalize()} {pick(rng, words)} {pick(rng, words)}, {pick(rng, lines)}",
+        lambda rng: " " + pick(rng, lines),
+        lambda rng: f" {pick(rng, words)} {pick(rng, words)},",
+    )
 
 
 def _function(rng: Random) -> str:

@@ -56,11 +56,13 @@ class Dataset(ABC):
     note: str | None = None
     """A sentence for the user about unused fields of the file."""
     files: Sequence[SourceFile] = ()
-    """Files that are read while the run sends."""
+    """Files that `read` reads."""
+    reads_on = False
+    """True if `read` may go on while the run sends."""
     scanned = 0
     """The number of bytes of `files` that `read` has read."""
     turns: Sequence[int] = ()
-    """The number of turns of each conversation; empty if it is not known yet."""
+    """The number of turns of each conversation, in the order of `read`; empty if it is not known yet."""
     accumulates = False
     """True if a conversation of several turns is sent with its earlier turns."""
     edits: Sequence[Edit] = ()
@@ -100,22 +102,26 @@ class Contents(Dataset):
     """A dataset that a format has read whole."""
 
     def __init__(self, conversations: Sequence[Conversation], note: str | None = None, block_size: int = 512) -> None:
-        self._conversations = conversations
         self.note = note
         self.block_size = block_size
-        self.turns = [len(each.turns) for each in conversations]
+        self._keep(conversations)
         self.accumulates = any(each.accumulate for each in conversations if len(each.turns) > 1)
         self.writes_prompts = any(turn.prompt is not None for each in conversations for turn in each.turns)
         self._part = SchedulePart()
 
+    def _keep(self, conversations: Sequence[Conversation]) -> None:
+        self._conversations = conversations
+        self.turns = [len(each.turns) for each in conversations]
+
     def prepare(self, options: ReadOptions) -> None:
         self._part = SchedulePart(options.schedule)
+        if options.schedule is not None:
+            in_order = sorted(self._conversations, key=self._part.start_ms)
+            self._keep(list(self._part.select(in_order, FileErrors(self.name))))
 
     def read(self, errors: FileErrors) -> Iterator[Conversation]:
-        conversations = self._conversations
-        if self._part.schedule is not None:
-            conversations = sorted(conversations, key=self._part.start_ms)
-        yield from self._part.select(conversations, errors)
+        del errors
+        return iter(self._conversations)
 
     def notes(self) -> list[str]:
         return self._part.notes()

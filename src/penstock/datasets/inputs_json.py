@@ -12,7 +12,6 @@ import os
 import re
 from array import array
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 
@@ -59,7 +58,7 @@ _MEMBER = re.compile(rf" - at `\$\.({'|'.join(_EXPECTED_TYPES)})")
 class InputsJson(Dataset):
     """The recorded bodies in an `inputs.json` file."""
 
-    verbatim = True
+    verbatim = reads_on = True
 
     def __init__(self, path: str) -> None:
         self.files = source_files([path])
@@ -243,11 +242,6 @@ class _SessionIds:
         return sorted(self._offsets[int(i)] for i in repeated)
 
 
-def _matches(first: dict[str, Any]) -> bool:
-    data = first.get("data")
-    return isinstance(data, list) and bool(data) and isinstance(data[0], dict) and "payloads" in data[0]
-
-
 def _matches_file(path: str) -> bool:
     """Detect the format of a file of any size and layout. Only the part up to the first session is read."""
     try:
@@ -275,7 +269,7 @@ def _read(path: str, _settings: InputSettings) -> Dataset:
 FORMAT = Format(
     name=_NAME,
     needs="the sessions of an earlier run: an object with a list 'data' of 'session_id' and 'payloads'",
-    matches=_matches,
+    matches=lambda _first: False,  # a file of any layout is detected by `matches_file`
     read=_read,
     matches_file=_matches_file,
 )

@@ -7,7 +7,7 @@ the turns; files are sorted by name, and other files are ignored.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -28,15 +28,15 @@ _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 class RawPayload(Dataset):
     """The recorded bodies in a file or folder."""
 
-    verbatim = True
+    verbatim = reads_on = True
 
     def __init__(self, path: str) -> None:
         self._folder = path if os.path.isdir(path) else None
         self.files = source_files([path] if self._folder is None else jsonl_files(path))
-        self._check = _checker(None)
+        self._body_key: str | None = None
 
     def prepare(self, options: ReadOptions) -> None:
-        self._check = _checker(options.body_key)
+        self._body_key = options.body_key
 
     def read(self, errors: FileErrors) -> Iterator[Conversation]:
         if self._folder is None:
@@ -54,7 +54,7 @@ class RawPayload(Dataset):
         before, scanned, empty = errors.count, self.scanned, True
         for line_number, offset, line in read_lines(file.path, errors, name):
             self.scanned = scanned + offset + len(line)
-            if error := self._check(line):
+            if error := _error(line, self._body_key):
                 errors.add(line_number, error, name)
             else:
                 empty = False
@@ -64,35 +64,20 @@ class RawPayload(Dataset):
             errors.add(1, "the file is empty: each line should be a request body, a JSON object", name)
 
 
-def _checker(key: str | None) -> Callable[[bytes], str | None]:
-    """Return a function that returns the error of a line, or None. The typed decoder accepts nearly all lines."""
-    decode: Callable[[bytes], Any] = _decode_members
-    if key is not None:
-        decode = msgspec.json.Decoder(msgspec.defstruct("_Body", [(key, msgspec.Raw)])).decode
-
-    def check(line: bytes) -> str | None:
-        try:
-            body = decode(line)
-        except (msgspec.MsgspecError, RecursionError):
-            return _line_error(line, key)
-        if key == "messages" and bytes(memoryview(body.messages)[:1]) != b"[":
-            return _line_error(line, key)
-        return None
-
-    return check
-
-
-def _line_error(line: bytes, key: str | None = None) -> str | None:
+def _error(line: bytes, key: str | None) -> str | None:
     """Return why the line is not a JSON object with that key, or None if it is one."""
     try:
-        members = _decode_members(replace_lone_surrogates(line))
-    except (msgspec.MsgspecError, RecursionError) as error:
-        return explain(error, line)
+        members = _decode_members(line)
+    except (msgspec.MsgspecError, RecursionError):
+        try:
+            members = _decode_members(replace_lone_surrogates(line))
+        except (msgspec.MsgspecError, RecursionError) as error:
+            return explain(error, line)
     if key is None:
         return None
     if key not in members:
         return f"it has no '{key}', which this endpoint needs (--endpoint-type raw takes any object)"
-    first = bytes(members[key])[:1]
+    first = bytes(memoryview(members[key])[:1])
     return f"'messages' should be a list, not {_type_name(first)}" if key == "messages" and first != b"[" else None
 
 

@@ -15,7 +15,7 @@ import os
 from abc import abstractmethod
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import msgspec
 
@@ -27,6 +27,10 @@ from penstock.datasets.schedule_part import SchedulePart
 from penstock.datasets.source_files import source_files
 from penstock.errors import UserError
 from penstock.plural import counted
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = ["Row", "RowAt", "RowFile", "prompt", "session_name"]
 
@@ -63,6 +67,8 @@ class RowFile(Dataset):
     """A file without these bytes has no sessions."""
     reads_ahead = False
     """True if all rows are read before the run."""
+    without_turns = 0
+    """Rows that stand for no request."""
 
     def __init__(self, path: str, seed: int | None) -> None:
         self.files = source_files([path])
@@ -76,7 +82,7 @@ class RowFile(Dataset):
 
     @abstractmethod
     def parse(self, line: bytes, offset: int) -> Row:
-        """Return the row of a line at an offset. Raise ValueError or an error of msgspec with the reason."""
+        """Return the row of a line at an offset; one without turns is left out. Raise ValueError or an error of msgspec."""
 
     def link(self, number: int, row: Row) -> Row:
         """Return a row with its session, or raise ValueError. This is called in the order of the file if rows may have
@@ -90,7 +96,8 @@ class RowFile(Dataset):
         return Conversation(id=name, turns=turns, accumulate=not rows[0].complete)
 
     def rows(self, errors: FileErrors) -> Iterator[RowAt]:
-        """Yield the rows in the order of the file."""
+        """Yield the rows in the order of the file, without those that have no turns."""
+        self.without_turns = 0
         for number, offset, line in read_lines(self.files[0].path, errors):
             try:
                 row = self.parse(line, offset)
@@ -99,7 +106,10 @@ class RowFile(Dataset):
             except ValueError as error:
                 errors.add(number, str(error))
             else:
-                yield RowAt(number, offset, row)
+                if row.turns:
+                    yield RowAt(number, offset, row)
+                else:
+                    self.without_turns += 1
 
     def row_at(self, file: BinaryIO, offset: int) -> Row:
         """Return the row at an offset. Raise an exception if there is none."""
@@ -120,7 +130,9 @@ class RowFile(Dataset):
         errors = FileErrors(self._path)
         index = _Index()
         scheduled = options.schedule is not None
-        checked = math.inf if self._size <= options.whole_bytes else options.whole_bytes / 4
+        is_small = self._size <= options.whole_bytes
+        checked = math.inf if is_small else options.whole_bytes / 4
+        self.reads_on = self.verbatim or not is_small
         may_stream = not self.reads_ahead and not self._has_sessions()
         for number, offset, found in self.rows(errors):
             try:
@@ -133,7 +145,7 @@ class RowFile(Dataset):
                 errors.add(number, _NO_TIME)
             if scheduled and not index.sorted:
                 may_stream = False
-            elif may_stream and (offset > checked or (number > _CHECKED_ROWS and checked < math.inf)):
+            elif may_stream and (offset > checked or (number > _CHECKED_ROWS and not is_small)):
                 may_stream = not errors.count and (not scheduled or self._looks_sorted())
                 if may_stream:
                     return
@@ -145,8 +157,8 @@ class RowFile(Dataset):
             raise self.empty()
         if options.progress is not None:
             options.progress(self._size, self._size)
-        self.turns = index.turns()
-        self.accumulates = index.accumulates(self.turns)
+        self.turns = index.arrange(self._part)
+        self.accumulates = index.accumulates
         self._index = index
 
     def read(self, errors: FileErrors) -> Iterator[Conversation]:
@@ -175,7 +187,7 @@ class RowFile(Dataset):
         names = {group: name for name, group in index.group_of.items()}
         ids = self._ids(index.group_of)
         with open(self._path, "rb") as file:
-            for group, offsets in index.ordered(self._part):
+            for group, offsets in index.conversations():
                 rows = [self.row_at(file, offset) for offset in dict.fromkeys(offsets)]
                 yield self.merge(names[group] if group in names else next(ids), rows)
 
@@ -216,6 +228,10 @@ class _Index:
         self._accumulate = array("b")
         """Whether each conversation is sent with its earlier turns."""
         self._last_times: dict[int, float] = {}
+        self._members: NDArray[np.int64] | None = None
+        """The requests of all conversations, one conversation after the other; None if each has one request."""
+        self.accumulates = False
+        """True if a conversation of several turns is sent with its earlier turns."""
         self.group_of: dict[str, int] = {}
         self.sorted = True
         self._latest = -math.inf
@@ -245,34 +261,38 @@ class _Index:
             self._last_times[group] = time
         return known
 
-    def turns(self) -> list[int]:
+    def arrange(self, part: SchedulePart) -> list[int]:
+        """Select the conversations of the part of a schedule and order them by their times. Return the number of turns of
+        each. Without a schedule, the order is that of the file."""
         import numpy as np
 
-        counts: list[int] = np.bincount(np.frombuffer(self._groups, np.int64)).tolist()
-        return counts
-
-    def accumulates(self, turns: Sequence[int]) -> bool:
-        return any(count > 1 and accumulate for count, accumulate in zip(turns, self._accumulate, strict=True))
-
-    def ordered(self, part: SchedulePart) -> Iterator[tuple[int, list[int]]]:
-        """Yield the conversations of the part with the offsets of their rows, both in the order of their times. Without a
-        schedule, the order is that of the file."""
-        import numpy as np
-
-        groups = np.frombuffer(self._groups, np.int64)
-        order, starts = np.arange(len(groups)), np.arange(len(groups))
+        times, groups = np.frombuffer(self._times, np.float64), np.frombuffer(self._groups, np.int64)
+        order, is_inside = np.arange(len(groups)), np.ones(len(groups), bool)
         if part.schedule is not None:
-            times = np.frombuffer(self._times, np.float64)
             order = np.argsort(times, kind="stable")
-            starts = order[(times[order] >= part.first) & (times[order] <= part.last)]
-        members = order[np.argsort(groups[order], kind="stable")]
-        ends = np.cumsum(np.bincount(groups))
-        found, first = np.unique(groups[starts], return_index=True)
-        part.left_out += len(groups) - int(np.bincount(groups)[found].sum())
-        del starts, order
-        for group in found[np.argsort(first, kind="stable")].tolist():
-            begin = ends[group - 1] if group else 0
-            yield group, [self._offsets[row] for row in members[begin : ends[group]]]
+            is_inside = (times >= part.first) & (times <= part.last)
+        self._selected = order[is_inside[order]]
+        if len(self._accumulate) == len(groups):  # each request is a conversation
+            part.left_out += len(groups) - len(self._selected)
+            return [1] * len(self._selected)
+        found, first = np.unique(groups[self._selected], return_index=True)
+        self._selected = found[np.argsort(first, kind="stable")]
+        sizes = np.bincount(groups)
+        self._members = order[np.argsort(groups[order], kind="stable")]
+        self._begins = np.concatenate(([0], np.cumsum(sizes)))
+        self.accumulates = bool(np.frombuffer(self._accumulate, bool)[sizes > 1].any())
+        part.left_out += len(groups) - int(sizes[self._selected].sum())
+        turns: list[int] = np.bincount(groups[is_inside], minlength=len(sizes))[self._selected].tolist()
+        return turns
+
+    def conversations(self) -> Iterator[tuple[int, list[int]]]:
+        """Yield the selected conversations with the offsets of their rows, in the order of their times."""
+        for group in self._selected:
+            if self._members is None:
+                yield int(group), [self._offsets[group]]
+            else:
+                members = self._members[self._begins[group] : self._begins[group + 1]]
+                yield int(group), [self._offsets[request] for request in members]
 
 
 class _LateRows:

@@ -51,7 +51,7 @@ def build_payloads(
     elif settings.input.sessions:
         raise UserError("--sessions selects conversations of a replay (inputs_json, raw_payload, mooncake_trace) only.")
     in_order = settings.input.sampling == "sequential" and not settings.input.sessions
-    grows = in_background and bool(dataset.files) and in_order
+    grows = in_background and dataset.reads_on and in_order
     writer = PayloadWriter(log)
     builder = PayloadBuilder(
         writer, settings, endpoint, dataset, max_conversations=_max_conversations(phases) if grows else None
@@ -63,8 +63,7 @@ def build_payloads(
         builder.advance(None, progress)
         builder.errors.raise_any()
     if not builder.done:
-        bodies = sum(dataset.turns) if dataset.turns and settings.load.recorded is None else None
-        return StoredPayloads(bodies, None, builder.files, InputFiles(builder, dataset.files))
+        return StoredPayloads(sum(dataset.turns) or None, None, builder.files, InputFiles(builder, dataset.files))
     writer.close()
     if builder.files:
         return StoredPayloads(writer.count, writer.conversations, builder.files, InputFiles(builder, dataset.files))

@@ -30,7 +30,7 @@ FIRST_BYTES = int(os.environ.get("PENSTOCK_FIRST_BYTES", str(64 << 20)))
 files."""
 _FIRST_BODY_BYTES = 1 << 20
 """Bytes of bodies that are built before the first request: 0.1 s."""
-_FLUSH_EVERY = 500
+_FLUSH_EVERY = 1000
 """Conversations between flushes: few enough that their index never fills its buffer and is written before the bodies."""
 _MAX_BODY = 0x7FFFF000
 """Most bytes that one read returns on Linux."""
@@ -50,9 +50,9 @@ class PayloadBuilder:
         flush_bytes: int = 1 << 20,
         max_files: int = 0xFFFF,
     ) -> None:
-        """`max_conversations` is how many conversations the run can need. `flush_bytes` are the bytes that are read or built
-        between flushes. The bodies of a folder with more than `max_files` files are copied, because file numbers in the index
-        have 16 bits."""
+        """`max_conversations` is how many conversations the run can need. `flush_bytes` are the bytes that are built between
+        flushes, or a quarter of those that are read. File numbers in the index have 16 bits, so the bodies of a folder with
+        more than `max_files` files are copied."""
         self.errors = FileErrors(dataset.name)
         self.done = False
         self._writer = writer
@@ -88,13 +88,13 @@ class PayloadBuilder:
         """
         dataset, writer = self._dataset, self._writer
         only_needed = only_needed or not dataset.verbatim
-        flushed = dataset.scanned + writer.size
+        flushed = self._work
         for number, (conversation, model) in enumerate(self._conversations, 1):
             self._missing.discard(conversation.id)
             if not self.errors.count and not self._full:
                 self._write(conversation, model)
-            if number % _FLUSH_EVERY == 0 or dataset.scanned + writer.size - flushed >= self._flush_bytes:
-                flushed = dataset.scanned + writer.size
+            if number % _FLUSH_EVERY == 0 or self._work - flushed >= self._flush_bytes:
+                flushed = self._work
                 self._flush()
                 self._tell_progress(progress)
             if only_needed and self._full:
@@ -116,6 +116,11 @@ class PayloadBuilder:
     @property
     def _full(self) -> bool:
         return self._writer.conversations == self._max_conversations
+
+    @property
+    def _work(self) -> int:
+        """A measure of the work done so far."""
+        return self._writer.size + self._dataset.scanned // 4
 
     def _flush(self) -> None:
         self._writer.flush()
