@@ -20,7 +20,7 @@ from penstock.records.log import RunLog
 from penstock.reports.artifacts import Artifacts
 from penstock.reports.report_html import ReportHtml
 from penstock.reports.sink import ReportContext
-from penstock.runs.summarise import summarise
+from penstock.runs.report_point import report_point
 from penstock.scratch import Scratch
 
 _CHUNKS = 100
@@ -43,8 +43,8 @@ class _Page(NamedTuple):
 
 def _report(folder: str, copies: int) -> _Page:
     """Write the page of a run whose requests happen `copies` times."""
-    summary = summarise(folder).summary
     log = RunLog(os.path.join(folder, "log"))
+    summary = report_point(log, folder).summary
     counts = TokenCounts(input=10, output=_CHUNKS, head=1)
     records = list(log.records())
     length = max(record.end for record in records) - min(record.start for record in records)

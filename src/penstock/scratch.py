@@ -53,7 +53,7 @@ class Scratch:
         if not size:
             return memoryview(bytearray())
         with tempfile.TemporaryFile(dir=self._folder, buffering=0) as file:
-            os.ftruncate(file.fileno(), size)
+            _reserve(file.fileno(), size)
             return memoryview(mmap.mmap(file.fileno(), size))
 
     def close(self) -> None:
@@ -149,6 +149,14 @@ class SpoolWriter(io.RawIOBase):
 
     def tell(self) -> int:
         return self._spool.size
+
+
+def _reserve(descriptor: int, size: int) -> None:
+    """Extend a file. Where the system can, reserve the space: a write to memory on a full disk would kill the process."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+    else:
+        os.ftruncate(descriptor, size)
 
 
 def _read(descriptor: int, position: int, memory: memoryview) -> None:

@@ -89,9 +89,9 @@ STEPS_OF_THE_INDEXER = [
 ]
 STEPS_OF_THE_REPORT = [
     ("penstock.runs.run_experiment:FinishedRun", "after"),
-    ("penstock.cli.run_report:report", "before"),
-    ("penstock.reports.write_artifacts:write_artifacts", "before"),
-    ("penstock.reports.write_artifacts:write_artifacts", "after"),
+    ("penstock.cli.run_report:write_report", "before"),
+    ("penstock.runs.report_point:report_point", "before"),
+    ("penstock.runs.report_point:report_point", "after"),
     ("penstock.cli.screen:show", "before"),
     ("penstock.runs.run_folder:RunFolder.__exit__", "before"),
     ("penstock.runs.run_folder:RunFolder.__exit__", "after"),
@@ -198,7 +198,7 @@ def test_second_ctrl_c_during_the_report_ends_the_command(program):
     body = """
 import time
 from penstock.cli import main
-from penstock.reports import write_artifacts
+from penstock.runs import report_point
 
 def finish(*args, **options):
     press_ctrl_c()
@@ -206,7 +206,7 @@ def finish(*args, **options):
     press_ctrl_c()
     time.sleep(60)
 
-replace(write_artifacts, "write_artifacts", finish)
+replace(report_point, "report_point", finish)
 sys.exit(main.main(sys.argv[1:]))
 """
     outcome = run_script(program, body, *URL)

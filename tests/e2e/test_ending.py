@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from penstock.cli.run_report import report
+from penstock.cli.run_report import print_errors, write_report
 from penstock.records.log import LogWriter, RunLog
 from penstock.records.record import Record
 from penstock.records.section import Damage
@@ -90,7 +90,7 @@ def test_later_report_of_an_interrupted_run_says_so(mock, program):
     folder = run.wait().folder
     again = program.run("report", folder, command="penstock")
     assert "complete" not in again.out.splitlines()[0]
-    assert "The run was stopped before its end." in again.out
+    assert "The run was interrupted before its end." in again.out
 
 
 def test_second_run_into_the_same_folder_is_refused(mock, program):
@@ -263,7 +263,8 @@ def test_exit_status_depends_on_the_certificate_with_require_valid(mock, program
         writer.record(record)
     writer.report(WorkerReport(0, starved_ticks=0 if verdict == "VALID" else 1))
     writer.close()
-    status = report(str(outcome.folder), require_valid=True)
+    report = write_report(RunLog(str(outcome.folder / "log")), str(outcome.folder), None)
+    status = print_errors(report.summary, 0.0, require_valid=True)
     printed = capfd.readouterr()
     assert f"Certificate: {verdict}" in printed.out
     if verdict == "VALID":

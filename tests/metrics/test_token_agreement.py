@@ -1,11 +1,16 @@
 """Comparison of the token counts of server and client."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from penstock.metrics.token_agreement import TokenTotals
+from penstock.records.log import LogWriter, RunLog
 from penstock.records.record import Failure, Usage
+from penstock.records.worker_report import WorkerReport
+from penstock.runs.report_point import report_point
 from support.records import make_record, with_values
-from support.runs import PROFILING, WARMUP, report_run
+from support.runs import PROFILING, WARMUP, load_word_tokenizer, report_run, write_log
 
 
 def agreement(*, output=(0, 0), input=(0, 0), requests=1, **fields):  # noqa: A002
@@ -104,20 +109,12 @@ def test_server_counts_are_not_compared_with_themselves(tmp_path):
     assert "token_agreement" not in run.json
 
 
-def test_disagreement_is_passed_to_the_certificate(tmp_path):
-    from penstock.records.log import RunLog
-    from penstock.reports.write_artifacts import write_artifacts
-    from support.runs import input_texts, load_word_tokenizer, write_log
-
-    checks = []
-    log = RunLog(write_log(tmp_path, [make_record(usage=Usage(prompt=3, completion=21))]))
-    write_artifacts(
-        log,
-        str(tmp_path / "out"),
-        load_word_tokenizer,
-        input_texts,
-        lambda requests, bounds, extra_checks: checks.extend(extra_checks),
+def test_disagreement_is_a_reason_of_the_certificate(tmp_path):
+    path = write_log(tmp_path, [make_record(usage=Usage(prompt=3, completion=21))])
+    writer = LogWriter(path, 1)
+    writer.report(WorkerReport(1))
+    writer.close()
+    report = report_point(RunLog(path), str(tmp_path / "out"), SimpleNamespace(load=load_word_tokenizer))
+    assert any(
+        reason.startswith("The server counted 21 output tokens") for reason in report.summary.certificate.reasons
     )
-    assert [(level, sentence.split(",")[0]) for level, sentence in checks] == [
-        (1, "The server counted 21 output tokens")
-    ]

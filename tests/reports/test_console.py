@@ -292,7 +292,7 @@ def test_ascii_stream_gets_the_table(mixed):
 
 
 def test_rich_is_not_imported_before_output():
-    code = "import sys, penstock.reports.write_artifacts; sys.exit('rich' in sys.modules)"
+    code = "import sys, penstock.reports.artifact_writer; sys.exit('rich' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

@@ -11,9 +11,8 @@ from penstock.records.bodies import BodyReader
 from penstock.records.log import RunLog
 from penstock.records.verify import verify
 from penstock.reports.check_inputs_json import check_inputs_json
-from penstock.reports.write_artifacts import write_artifacts
 from support.records import make_record
-from support.runs import BODY, input_texts, load_word_tokenizer, report_run, write_log
+from support.runs import BODY, input_texts, load_word_tokenizer, report_run, write_artifacts, write_log
 
 ODD = b'{ "messages" : [{"content":"caf\\u00e9 1e2"}],\n  "temperature": 1.0, "temperature": 1.00, "seed":1e2 }'
 

@@ -13,10 +13,10 @@ PROGRAM = """
 import os, sys, threading, time
 sys.path.insert(0, sys.argv[1])
 from support.records import MS, make_record
-from support.runs import PROFILING, WordTokenizer, make_header
+from support.runs import PROFILING, WordTokenizer, make_header, write_artifacts
 from penstock.records.log import LogWriter, RunLog, RunnerLog
 from penstock.records.payloads import PayloadWriter
-from penstock.reports import console, report_html, write_artifacts
+from penstock.reports import console, report_html
 import orjson, rich.console, rich.table  # import before measuring
 
 folder, requests = sys.argv[2], int(sys.argv[3])
@@ -53,7 +53,7 @@ thread = threading.Thread(target=watch, daemon=True)
 thread.start()
 log = RunLog(folder)
 started = time.perf_counter()
-summary = write_artifacts.write_artifacts(
+summary = write_artifacts(
     log, os.path.join(folder, "out"), lambda: (WordTokenizer(), None), lambda body: [body.decode()]
 )
 seconds = time.perf_counter() - started

@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 
 from penstock.metrics.summary import Summary
+from penstock.metrics.token_counting import ClientCounter, ServerCounter
 from penstock.records.header import LOG_FORMAT, RunHeader
 from penstock.records.log import LoggedPhase, LogWriter, RunLog, RunnerLog
 from penstock.records.payloads import PayloadWriter
 from penstock.records.record import Record
-from penstock.reports.write_artifacts import write_artifacts
+from penstock.reports.artifact_writer import ArtifactWriter
 from penstock.settings.schema import (
     EndpointSettings,
     InputSettings,
@@ -184,6 +185,20 @@ def write_log(
     return path
 
 
+def write_artifacts(log, folder, tokenizer, texts, *, progress=None, processes=1, **of_summary) -> Summary:
+    """Write the artifacts of a log. `of_summary` are fields of the summary."""
+    with ArtifactWriter(log, folder, processes) as writer:
+        endpoint = log.header.settings.endpoint
+        counter = ClientCounter(tokenizer, log.header, writer.bodies, texts)
+        if endpoint.server_token_count:
+            counter = ServerCounter(per_chunk=endpoint.per_chunk_usage)
+        summary, _ = writer.summarize(counter, progress)
+        for name, value in of_summary.items():
+            setattr(summary, name, value)
+        writer.finish(summary)
+        return summary
+
+
 def report_run(
     folder,
     records,
@@ -203,7 +218,7 @@ def report_run(
         out,
         tokenizer,
         texts,
-        None if certificate is None else lambda *_, **__: certificate,
+        certificate=certificate,
         was_cancelled=was_cancelled,
         incomplete_reason=incomplete_reason,
     )

@@ -15,11 +15,10 @@ import pytest
 from penstock.errors import UserError
 from penstock.records.log import RunLog, RunnerLog, Sample
 from penstock.records.record import Record, Usage
-from penstock.reports.write_artifacts import write_artifacts
 from penstock.settings.schema import TelemetrySettings
 from penstock.telemetry.gpu import DCGM, GpuTelemetryBuilder, Nvml, open_nvml
 from penstock.telemetry.server_metrics import ProfilingWindow
-from support.runs import ReportedRun, input_texts, load_word_tokenizer, make_settings, write_log
+from support.runs import ReportedRun, input_texts, load_word_tokenizer, make_settings, write_artifacts, write_log
 
 SECOND = 1_000_000_000
 URL = "http://node:9400/metrics"

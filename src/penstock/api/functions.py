@@ -14,6 +14,7 @@ from penstock.api.options import parse_options, settings_of
 from penstock.api.result import PointResult, Result, SweepResult
 from penstock.comparison.compare_pairs import Comparison
 from penstock.errors import RunError, UserError
+from penstock.records.log import RunLog
 from penstock.runs.experiment_report import report_experiment
 from penstock.runs.observer import Observer
 from penstock.runs.point_runner import PointRunner
@@ -21,12 +22,12 @@ from penstock.runs.points import Point, Single
 from penstock.runs.points import PointResult as ExperimentPoint
 from penstock.runs.read_experiment import read_experiment
 from penstock.runs.read_settings import asks_for_experiment
+from penstock.runs.report_point import PointReport, report_point
 from penstock.runs.run_experiment import report_ended, run_experiment
 from penstock.runs.run_folder import RunFolder
 from penstock.runs.runner import RunProgress
 from penstock.runs.start_run import StartedRun, start_run
 from penstock.runs.stop_rules import CallerRule
-from penstock.runs.summarise import RunReport, summarise
 from penstock.runs.upload import copied_results
 from penstock.settings.resolve import resolve_load
 
@@ -47,15 +48,9 @@ def profile(*, on_progress: OnProgress | None = None, **options: Any) -> Result:
     settings = settings_of(options)
     with copied_results(settings.output), RunFolder(settings.output.folder) as folder:
         done = run_experiment(Single(settings), folder, _Observer(on_progress), spawn=True)
-        report = summarise(
-            settings.output.folder,
-            tokenizer=done.tokenizer,
-            interrupted=done.interrupts > 0,
-            input_error=done.input_error,
-            incomplete=done.stopped,
-        )
-    if done.input_error is not None:
-        raise UserError(f"The run ended early: {done.input_error}")
+        report = report_point(RunLog(folder.log), settings.output.folder, done.tokenizer)
+    if report.ending.input_error is not None:
+        raise UserError(f"The run ended early: {report.ending.input_error}")
     return _result(report, settings.output.folder)
 
 
@@ -214,7 +209,7 @@ class _Observer(Observer):
             self._on_progress(progress)
 
 
-def _result(report: RunReport, folder: str) -> Result:
+def _result(report: PointReport, folder: str) -> Result:
     return Result(report.summary, report.artifacts, folder)
 
 

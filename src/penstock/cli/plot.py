@@ -92,9 +92,9 @@ def _report(folder: str, paths: list[str]) -> None:
 def _page(folder: str) -> dict[str, Any]:
     """Return the data of the page of a run: from its report.html, or from its log."""
     from penstock.cli.open_log import open_log
+    from penstock.records.read_sections import most_processes
     from penstock.reports.report_html import PAGE_NAME, read_page
-    from penstock.runs.experiment_report import why_incomplete
-    from penstock.runs.summarise import summarise
+    from penstock.runs.report_point import report_point
 
     path = os.path.join(folder, PAGE_NAME)
     if os.path.exists(path):
@@ -102,12 +102,8 @@ def _page(folder: str) -> dict[str, Any]:
             return read_page(path)
         except ValueError:
             raise UserError(f"{path} is not a page of Penstock; `penstock report {folder}` writes it again.") from None
-    log = open_log(folder)
-    point = None if log.point is None else log.point.index
-    run_folder = os.path.dirname(log.folder)
-    incomplete = why_incomplete(log)
     with tempfile.TemporaryDirectory() as scratch:
-        summarise(run_folder, incomplete=incomplete, point=point, into=scratch, html=True)
+        report_point(open_log(folder).with_output(html=True), scratch, processes=most_processes())
         return read_page(os.path.join(scratch, PAGE_NAME))
 
 

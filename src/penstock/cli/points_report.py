@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from penstock.cli.exit_status import EXIT_FAILED, EXIT_INTERRUPTED
 from penstock.cli.progress import step_progress
@@ -13,6 +13,7 @@ from penstock.cli.run_report import check_summary, failed_assertions, parse_asse
 from penstock.cli.screen import draw_on
 from penstock.cli.terminal_observer import point_line
 from penstock.records.log import RunLog
+from penstock.records.read_sections import most_processes
 from penstock.reports.experiment_tables import draw_repeated, draw_search, draw_sweep
 from penstock.reports.search_page import limit_sentence
 from penstock.runs.experiment_report import ExperimentReport, report_experiment, report_points
@@ -47,24 +48,14 @@ def report_again(
     folder: str,
     into: str,
     tokenizer: str | None,
-    *,
-    show_http: bool = False,
-    show_timeline: bool = False,
-    html: bool = True,
+    changes: Mapping[str, Any],
 ) -> int:
-    """Write all files of an experiment again from its log, print its tables, and return the exit status."""
+    """Write all files of an experiment again from its log, print its tables, and return the exit status. `changes` are those of
+    the output settings."""
     settings = RunLog.read_header(os.path.join(folder, LOG_FOLDER)).settings
     results = []
     progress = step_progress("Counting tokens and writing records", True)
-    for result in report_points(
-        folder,
-        into=into,
-        tokenizer=tokenizer,
-        progress=progress,
-        show_http=show_http,
-        show_timeline=show_timeline,
-        html=html,
-    ):
+    for result in report_points(folder, into, tokenizer, changes, progress=progress, processes=most_processes()):
         results.append(result)
         print(point_line(result))
     report = report_experiment(folder, settings.experiment, results, into)

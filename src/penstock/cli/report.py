@@ -58,8 +58,7 @@ tokenizer. Damaged parts of a log are skipped and counted. Files that contain mo
 
 def run(parsed: ParsedArguments) -> int:
     from penstock.cli.open_log import is_experiment, open_log
-    from penstock.cli.run_report import report
-    from penstock.runs.experiment_report import why_incomplete
+    from penstock.cli.run_report import print_errors, write_report
     from penstock.tokens.lazy_tokenizer import LazyTokenizer
 
     values = parsed.values
@@ -67,29 +66,25 @@ def run(parsed: ParsedArguments) -> int:
     output = values.get("output_dir") or folder
     if not os.path.exists(output) or not os.path.isdir(folder) or not os.path.samefile(output, folder):
         _check_output(output)
+    changes = {
+        "show_http": values.get("show_http", False),
+        "verbose": values.get("verbose", False),
+        "html": values.get("html", True),
+        "quiet": False,
+        "ui": None,
+    }
     if is_experiment(folder):
-        return _report_experiment(folder, output, values)
+        return _report_experiment(folder, output, values, changes)
     log = open_log(folder)
-    header = log.header
     if not values.get("overwrite"):
         _check_not_worse(log, output)
-    incomplete = why_incomplete(log)
-    settings = header.settings
+    settings = log.header.settings
     tokenizer = LazyTokenizer(settings.tokenizer, settings.models[0], values.get("tokenizer"))
-    return report(
-        os.path.dirname(log.folder),
-        tokenizer=tokenizer,
-        incomplete=incomplete,
-        show_http=values.get("show_http", False),
-        show_timeline=values.get("verbose", False),
-        max_error_rate=1.0,  # failed requests are in the report; they do not make `report` fail
-        point=None if log.point is None else log.point.index,
-        into=output,
-        html=values.get("html", True),
-    )
+    report = write_report(log.with_output(**changes), output, tokenizer)
+    return print_errors(report.summary, 1.0)  # failed requests are in the report; they do not make `report` fail
 
 
-def _report_experiment(folder: str, output: str, values: dict[str, Any]) -> int:
+def _report_experiment(folder: str, output: str, values: dict[str, Any], changes: dict[str, Any]) -> int:
     """Write the files of all points again, and those over all points."""
     from penstock.cli.open_log import open_points
     from penstock.cli.points_report import report_again
@@ -98,14 +93,7 @@ def _report_experiment(folder: str, output: str, values: dict[str, Any]) -> int:
         for log in open_points(folder):
             assert log.point is not None
             _check_not_worse(log, os.path.join(output, log.point.folder))
-    return report_again(
-        folder,
-        output,
-        values.get("tokenizer"),
-        show_http=values.get("show_http", False),
-        show_timeline=values.get("verbose", False),
-        html=values.get("html", True),
-    )
+    return report_again(folder, output, values.get("tokenizer"), changes)
 
 
 class _Summary(msgspec.Struct):

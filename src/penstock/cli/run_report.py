@@ -11,15 +11,26 @@ import msgspec
 
 from penstock.cli.exit_status import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER
 from penstock.cli.progress import step_progress
+from penstock.records.log import RunLog
+from penstock.records.read_sections import most_processes
+from penstock.runs.run_folder import LOG_FOLDER
 from penstock.settings.schema import Settings
 from penstock.tokens.lazy_tokenizer import LazyTokenizer
 
 if TYPE_CHECKING:
     from penstock.metrics.conditions import Condition
     from penstock.metrics.summary import Summary
+    from penstock.runs.report_point import Ending, PointReport
     from penstock.runs.run_experiment import FinishedRun
 
-__all__ = ["check_summary", "failed_assertions", "parse_assertions", "report", "report_run"]
+__all__ = [
+    "check_summary",
+    "failed_assertions",
+    "parse_assertions",
+    "print_errors",
+    "report_run",
+    "write_report",
+]
 
 _REASON_CHARACTERS = 300
 
@@ -28,94 +39,50 @@ def report_run(done: FinishedRun, *, url: int | None = None, into: str | None = 
     """Write the report of a run, show it as the settings say, and return the exit status.
 
     With `url`, report on one server of a run that compares several, to the folder `into`, and show nothing."""
-    settings, shown = done.settings, url is None
-    return report(
-        settings.output.folder,
-        tokenizer=done.tokenizer,
-        interrupted=done.interrupts > 0,
-        input_error=done.input_error,
-        stopped=done.stopped,
-        expected=done.expected if shown else 0,
-        quiet=settings.output.quiet or not shown,
-        show_progress=settings.output.ui != "none",
-        show_http=settings.output.show_http and shown,
-        show_timeline=settings.output.verbose and shown,
-        max_error_rate=settings.max_error_rate,
-        require_valid=settings.require_valid,
-        fails_without_workers=True,
-        assertions=parse_assertions(settings),
-        response_field=settings.endpoint.extra.get("response_field"),
-        url=url,
-        into=into,
-    )
+    settings, output = done.settings, done.settings.output
+    if url is not None:  # a comparison shows the certificates itself
+        output = msgspec.structs.replace(output, quiet=True, show_http=False, verbose=False)
+    log = RunLog(os.path.join(output.folder, LOG_FOLDER), url=url)
+    changes = {name: getattr(output, name) for name in ("show_http", "verbose", "quiet", "ui")}
+    report = write_report(log.with_output(**changes), into or output.folder, done.tokenizer)
+    if output.quiet and url is None:
+        _warn_if_not_valid(report.summary, settings.require_valid)
+    return _check_run(report, settings, None if url is None else settings.endpoint.urls[url])
 
 
-def report(
-    folder: str,
-    *,
-    tokenizer: LazyTokenizer | None = None,
-    interrupted: bool = False,
-    incomplete: str | None = None,
-    input_error: str | None = None,
-    stopped: str | None = None,
-    expected: int = 0,
-    quiet: bool = False,
-    show_progress: bool = True,
-    show_http: bool = False,
-    show_timeline: bool = False,
-    max_error_rate: float = 0.0,
-    require_valid: bool = False,
-    fails_without_workers: bool = False,
-    assertions: Sequence[Condition] = (),
-    response_field: str | None = None,
-    url: int | None = None,
-    point: int | None = None,
-    into: str | None = None,
-    html: bool | None = None,
-) -> int:
-    """Write the artifacts of the run in `folder` from its log, show the results, and return the exit status.
-
-    `stopped` says why a stop rule ended the run, which is an error. With `fails_without_workers`, a worker that was lost is an
-    error. With `url`, report only the requests to that URL, with `point` only that point; with `into`, write to that folder.
-    `html` says whether to write report.html, instead of the settings.
-    """
+def write_report(log: RunLog, folder: str, tokenizer: LazyTokenizer | None) -> PointReport:
+    """Write the report of a run or point, and show it unless the settings in the log say otherwise."""
     from penstock.cli.screen import show
-    from penstock.runs.summarise import summarise
+    from penstock.runs.report_point import report_point
 
-    summary, artifacts, counter, urls, lost = summarise(
-        folder,
-        tokenizer=tokenizer,
-        interrupted=interrupted,
-        incomplete=incomplete or stopped,
-        input_error=input_error,
-        progress=step_progress("Counting tokens and writing records", show_progress and not quiet),
-        expected=expected,
-        show_http=show_http,
-        show_timeline=show_timeline,
-        url=url,
-        point=point,
-        into=into,
-        html=html,
-    )
-    folder = into or folder
-    incomplete = incomplete or (None if interrupted or input_error else summary.incomplete_reason)
+    output = log.header.settings.output
+    progress = step_progress("Counting tokens and writing records", output.ui != "none" and not output.quiet)
+    report = report_point(log, folder, tokenizer, progress=progress, processes=most_processes())
+    summary, counter = report.summary, report.tokenizer
     if counter.announced and summary.tokenizer.note == counter.note:
         summary.tokenizer = msgspec.structs.replace(summary.tokenizer, note=None)  # print the note only once
-    if not quiet:
-        print(f"Benchmark {_state(interrupted, input_error, incomplete)}. Results saved to: {os.path.join(folder, '')}")
-        show(summary, artifacts, show_http=show_http, show_timeline=show_timeline)
-    elif url is None:  # a comparison shows the certificates itself
-        _warn_if_not_valid(summary, require_valid)
-    not_met = failed_assertions(assertions, summary)
-    if url is not None:  # say which of the servers
-        not_met = [f"{urls[url]}: {sentence}" for sentence in not_met]
-    errors = [*([] if stopped is None else [stopped]), *(lost if fails_without_workers else []), *not_met]
-    status = _status(summary, interrupted, max_error_rate, require_valid, errors)
-    if input_error is not None:
+    if not output.quiet:
+        print(f"Benchmark {_state(report.ending)}. Results saved to: {os.path.join(folder, '')}")
+        show(summary, report.artifacts, show_http=output.show_http, show_timeline=output.verbose)
+    return report
+
+
+def _check_run(report: PointReport, settings: Settings, url: str | None) -> int:
+    """Print the errors of a run that has just ended, and return the exit status. `url` is the server that is reported on, if
+    there are several."""
+    summary, ending = report.summary, report.ending
+    not_met = failed_assertions(parse_assertions(settings), summary)
+    if url is not None:
+        not_met = [f"{url}: {sentence}" for sentence in not_met]
+    errors = [*([] if ending.failures is None else [ending.failures]), *ending.lost, *not_met]
+    status = print_errors(summary, settings.max_error_rate, settings.require_valid, errors, ending.interrupted)
+    if ending.input_error is not None:
         print(
-            f"The run ended early, and the results cover the requests sent until then: {input_error}", file=sys.stderr
+            f"The run ended early, and the results cover the requests sent until then: {ending.input_error}",
+            file=sys.stderr,
         )
         return EXIT_USER
+    response_field = settings.endpoint.extra.get("response_field")
     if response_field is not None and _never_matched(summary):
         print(
             f"The response_field {response_field!r} in --extra-inputs matched nothing in any reply; compare it with a reply "
@@ -135,16 +102,16 @@ def _never_matched(summary: Summary) -> bool:
     return unmatched + failed > 0 and unmatched >= summary.succeeded
 
 
-def _state(interrupted: bool, input_error: str | None, incomplete: str | None) -> str:
-    if interrupted:
+def _state(ending: Ending) -> str:
+    if ending.interrupted:
         return "interrupted"
-    if input_error is not None:
+    if ending.input_error is not None:
         return "ended early"
-    return "complete" if incomplete is None else "was cut off before its end"
+    return "complete" if ending.incomplete is None else "was cut off before its end"
 
 
 def _warn_if_not_valid(summary: Summary, require_valid: bool) -> None:
-    """Print the verdict of a run with no other output, unless `_status` prints it."""
+    """Print the verdict of a run with no other output, unless `print_errors` does."""
     certificate = summary.certificate
     if certificate is None or certificate.verdict == "VALID" or require_valid or not summary.succeeded:
         return
@@ -168,9 +135,14 @@ def failed_assertions(assertions: Sequence[Condition], summary: Summary) -> list
     return [sentence for assertion in assertions if (sentence := check_run(assertion, summary.metrics)) is not None]
 
 
-def _status(
-    summary: Summary, interrupted: bool, max_error_rate: float, require_valid: bool, other_errors: list[str]
+def print_errors(
+    summary: Summary,
+    max_error_rate: float,
+    require_valid: bool = False,
+    other_errors: Sequence[str] = (),
+    interrupted: bool = False,
 ) -> int:
+    """Print what went wrong, and return the exit status."""
     total = summary.succeeded + summary.failed
     errors = ["No request was completed."] if total == 0 and not interrupted else []
     tolerated, failures = check_summary(summary, max_error_rate, require_valid)

@@ -268,12 +268,13 @@ class SummaryBuilder:
         """Return the counts of the profiling phases for the certificate."""
         return self._profiling.request_counts()
 
-    def summary(self, tokenizer: TokenizerNote) -> Summary:
-        """Return the summary, without a certificate. Call this once, after the last record of the log."""
+    def summary(self, tokenizer: TokenizerNote, processes: int = 1) -> Summary:
+        """Return the summary, without a certificate. Call this once, after the last record of the log. With several processes,
+        a part of a large one is computed in a child."""
         profiling, warmup = self._profiling, self._warmup
         warmup_requests = warmup.succeeded + warmup.failed + warmup.cancelled
         first, last = profiling.span or (0, 0)
-        is_large = _LARGE[0] <= profiling.succeeded <= _LARGE[1]
+        is_large = processes > 1 and _LARGE[0] <= profiling.succeeded <= _LARGE[1]
         from_series = in_background(self._from_series) if is_large else self._from_series
         metrics = profiling.metrics()
         warmup_metrics = warmup.metrics() if warmup_requests else None

@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -344,6 +345,14 @@ class RunLog:
     def at_point(self, index: int) -> RunLog:
         """Return a reader of a point."""
         return RunLog(self.folder, point=index, section_bytes=self._section_bytes, opened=self)
+
+    def with_output(self, **changes: Any) -> RunLog:
+        """Return a reader of the same log with other settings of the output."""
+        other = copy(self)
+        settings = self.header.settings
+        output = msgspec.structs.replace(settings.output, **changes)
+        other.header = msgspec.structs.replace(self.header, settings=msgspec.structs.replace(settings, output=output))
+        return other
 
     def _find_point(self, index: int) -> LoggedPoint:
         for point in self.points:

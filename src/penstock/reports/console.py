@@ -65,8 +65,8 @@ class ConsoleText(Sink):
 
     def finish(self, summary: Summary) -> None:
         with replacing(self.path) as file:
-            context = self.context
-            text = console_text(summary, show_http=context.show_http, show_timeline=context.show_timeline)
+            output = self.context.header.settings.output
+            text = console_text(summary, show_http=output.show_http, show_timeline=output.verbose)
             file.write(text.encode())
 
 

@@ -25,10 +25,6 @@ class ReportContext(NamedTuple):
     header: RunHeader
     artifacts: Artifacts
     scratch: Scratch
-    show_http: bool = False
-    """Show the table of HTTP phases."""
-    show_timeline: bool = False
-    """Show the tables of the metrics over time."""
 
 
 class Sink:
@@ -45,6 +41,10 @@ class Sink:
     def __init__(self, context: ReportContext, path: str) -> None:
         self.context = context
         self.path = path
+
+    @classmethod
+    def takes_records(cls) -> bool:
+        return cls.add is not Sink.add or cls.add_batch is not Sink.add_batch
 
     def begin(self, phase: LoggedPhase, /) -> None:
         """Take the next phase of the run. A record refers to it by its `index`."""

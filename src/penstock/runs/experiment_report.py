@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from penstock import __version__
 from penstock.metrics.capacity import SearchOutcome
 from penstock.metrics.experiment import RunFigures, VariationFigures, group_runs
 from penstock.records.header import decode_header
-from penstock.records.log import STOP_RULE, LoggedPoint, RunLog, variation_label
+from penstock.records.log import LoggedPoint, RunLog, variation_label
 from penstock.reports.aggregate import AGGREGATE_FOLDER, aggregate_paths, write_aggregate
+from penstock.reports.artifact_writer import ProgressCallback
 from penstock.reports.report_html import PAGE_NAME, read_page, write_page
 from penstock.reports.runs_page import RunLink, experiment_document
 from penstock.reports.sweep import sweep_paths, write_sweep
 from penstock.runs.point_folder import write_reference
 from penstock.runs.points import Point, PointResult
+from penstock.runs.report_point import report_point, why_unusable
 from penstock.runs.run_folder import LOG_FOLDER
 from penstock.runs.search import SEARCH_FILE, logged_search, write_search
-from penstock.runs.summarise import summarise, why_unusable
 from penstock.settings.redact import redacted
 from penstock.settings.schema import ExperimentSettings
 from penstock.tokens.lazy_tokenizer import LazyTokenizer
@@ -97,57 +98,27 @@ def _aggregate_folder(folder: str, parameters: dict[str, int | float]) -> str:
 
 def report_points(
     folder: str,
-    *,
     into: str,
-    tokenizer: str | None = None,
-    progress: Callable[[int, int], None] | None = None,
-    show_http: bool = False,
-    show_timeline: bool = False,
-    html: bool | None = None,
+    tokenizer: str | None,
+    changes: Mapping[str, Any],
+    *,
+    progress: ProgressCallback | None = None,
+    processes: int = 1,
 ) -> Iterator[PointResult]:
-    """Write the artifacts of each point of the experiment in `folder` again, from its log, and yield the results."""
-    log = os.path.join(folder, LOG_FOLDER)
-    experiment = RunLog(log)
+    """Write the artifacts of each point of the experiment in `folder` again, from its log, and yield the results. `changes` are
+    those of the output settings."""
+    experiment = RunLog(os.path.join(folder, LOG_FOLDER))
     for logged in experiment.points:
-        opened = experiment.at_point(logged.index)
-        if not opened.covered_phases:  # the experiment ended before its first request
+        log = experiment.at_point(logged.index).with_output(**changes)
+        if not log.covered_phases:  # the experiment ended before its first request
             continue
         settings = decode_header(logged.header).settings
-        report = summarise(
-            folder,
-            tokenizer=LazyTokenizer(settings.tokenizer, settings.models[0], tokenizer),
-            incomplete=why_incomplete(opened),
-            progress=progress,
-            show_http=show_http,
-            show_timeline=show_timeline,
-            point=logged.index,
-            into=os.path.join(into, logged.folder),
-            html=html,
-        )
+        counter = LazyTokenizer(settings.tokenizer, settings.models[0], tokenizer)
+        report = report_point(log, os.path.join(into, logged.folder), counter, progress=progress, processes=processes)
         if into == folder:
             write_reference(folder, logged)
         point = Point(settings, logged.label, logged.parameters, logged.variation, logged.trial)
         yield PointResult(point, report, why_unusable(report.summary, settings.max_error_rate))
-
-
-def why_incomplete(log: RunLog) -> str | None:
-    """Return why the run or point of a log is incomplete; None if it is complete."""
-    part = log.last_part
-    workers = part.workers
-    reports = [report for report in log.reports("profiling") if report.worker >= part.first_worker]
-    missing = workers - len(reports) - len({lost.worker for lost in log.lost_workers})
-    ended_by_rule = {decision.phase for decision in log.decisions(STOP_RULE)}
-    started = any(phase.kind == "profiling" for phase in log.covered_phases)
-    if not started:
-        return "The run ended before its profiling phase began."
-    if missing > 0:
-        subject = "its worker's report is" if workers == 1 else f"the reports of {missing} of its {workers} workers are"
-        return f"The run was cut off: {subject} missing, as after a crash or kill -9."
-    return (
-        "The run was stopped before its end."
-        if any(worker.stopped and worker.phase not in ended_by_rule for worker in reports)
-        else None
-    )
 
 
 def _figures(result: PointResult) -> RunFigures:

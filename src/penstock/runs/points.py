@@ -18,7 +18,7 @@ from penstock.schedule.limits import SlotLimit
 from penstock.settings.schema import Settings
 
 if TYPE_CHECKING:
-    from penstock.runs.summarise import RunReport
+    from penstock.runs.report_point import PointReport
 
 __all__ = ["Experiment", "Point", "PointResult", "PointRuns", "SearchRule", "Single", "Variation"]
 
@@ -67,7 +67,7 @@ class Point(msgspec.Struct, frozen=True):
 
 class PointResult(NamedTuple):
     point: Point
-    report: RunReport | None
+    report: PointReport | None
     """None if nothing could be sent. That of a point with a rule is written after the last point."""
     error: str | None = None
     """Why its figures cannot be used; None if they can."""

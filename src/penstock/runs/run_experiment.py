@@ -6,10 +6,12 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import PenstockError, RunError, UserError
+from penstock.records.log import RunLog
+from penstock.records.read_sections import most_processes
 from penstock.runs.observer import Observer
 from penstock.runs.point_runner import EndedPoint, PointRunner
 from penstock.runs.points import Experiment, Point, PointResult
-from penstock.runs.run_folder import RunFolder
+from penstock.runs.run_folder import LOG_FOLDER, RunFolder
 from penstock.runs.start_run import StartedRun, start_run
 from penstock.settings.schema import Settings
 from penstock.tokens.lazy_tokenizer import LazyTokenizer
@@ -52,9 +54,9 @@ def run_experiment(
     run ends before its first request.
 
     A point that fails does not end the others. If an experiment has to end early, the points that are done are kept. `logged`
-    is what the log says about a run that is resumed."""
+    is what the log says about a run that is resumed. With `spawn`, nothing is forked from this process."""
     observer = observer or Observer()
-    loop = _PointLoop(experiment, observer, logged)
+    loop = _PointLoop(experiment, observer, logged, 1 if spawn else most_processes())
     run: StartedRun | None = None
     error: str | None = None
     try:
@@ -99,8 +101,10 @@ def _explain(failure: PenstockError, experiment: Experiment, folder: RunFolder) 
 class _PointLoop:
     """The points of an experiment, one after the other."""
 
-    def __init__(self, experiment: Experiment, observer: Observer, logged: LoggedRun | None) -> None:
+    def __init__(self, experiment: Experiment, observer: Observer, logged: LoggedRun | None, processes: int) -> None:
+        """`processes` is how many may write a report."""
         self._observer = observer
+        self._processes = processes
         self._settings = experiment.settings
         self._points = experiment.points()
         self._results: list[PointResult] = []
@@ -156,7 +160,7 @@ class _PointLoop:
         if ended.point.rule is not None:
             self.ended.append(ended)
             return PointResult(ended.point, None, facts=ended.facts)
-        return report_ended(ended, self._settings.output.folder, tokenizer)
+        return report_ended(ended, self._settings.output.folder, tokenizer, self._processes)
 
     def _take(self, result: PointResult) -> None:
         """Give a result to the experiment, and receive its next point."""
@@ -170,28 +174,21 @@ class _PointLoop:
     def results(self, tokenizer: LazyTokenizer) -> list[PointResult]:
         """Return the results of all points, and write the reports that are not written yet, except that of a single run."""
         folder = self._settings.output.folder
-        late = [report_ended(ended, folder, tokenizer) for ended in self.ended if not ended.point.alone]
+        late = [
+            report_ended(ended, folder, tokenizer, self._processes) for ended in self.ended if not ended.point.alone
+        ]
         return self._results + late
 
 
-def report_ended(ended: EndedPoint, folder: str, tokenizer: LazyTokenizer) -> PointResult:
+def report_ended(ended: EndedPoint, folder: str, tokenizer: LazyTokenizer, processes: int = 1) -> PointResult:
     """Write the artifacts of a point of the experiment in `folder`."""
     # A single run need not import these, which takes 0.3 s, before it sends.
     from penstock.runs.point_folder import write_reference
-    from penstock.runs.summarise import summarise, why_unusable
+    from penstock.runs.report_point import report_point, why_unusable
 
     assert ended.logged is not None
-    output = ended.point.settings.output
-    report = summarise(
-        folder,
-        tokenizer=tokenizer,
-        interrupted=ended.interrupted,
-        incomplete=ended.failed,
-        show_http=output.show_http,
-        show_timeline=output.verbose,
-        point=ended.logged.index,
-        into=os.path.join(folder, ended.logged.folder),
-    )
+    log = RunLog(os.path.join(folder, LOG_FOLDER), point=ended.logged.index)
+    report = report_point(log, os.path.join(folder, ended.logged.folder), tokenizer, processes=processes)
     write_reference(folder, ended.logged)
     error = why_unusable(report.summary, ended.point.settings.max_error_rate)
     return PointResult(ended.point, report, error, ended.facts)

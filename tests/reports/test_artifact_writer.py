@@ -4,13 +4,13 @@ import json
 import os
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.errors import UserError
 from penstock.records.log import RunLog
 from penstock.reports.artifacts import replacing
-from penstock.reports.write_artifacts import write_artifacts
 from support.records import make_record
-from support.runs import PROFILING, load_word_tokenizer, report_run, write_log
+from support.runs import PROFILING, load_word_tokenizer, report_run, write_artifacts, write_log
 
 ALL = {
     "profile_export_aiperf.json",
@@ -25,7 +25,6 @@ ALL = {
 def test_all_artifacts_are_written_and_no_temporary_files_remain(tmp_path):
     reported = report_run(tmp_path, [make_record()])
     assert set(os.listdir(reported.folder)) == ALL
-    assert not [name for name in os.listdir(tmp_path / "log") if name.startswith("columns-")]
 
 
 def test_prefix_changes_the_file_names(tmp_path):
@@ -58,21 +57,17 @@ def test_same_log_gives_the_same_files(tmp_path):
 
 
 def test_progress_counts_records_against_the_expected_number(tmp_path):
-    log = RunLog(write_log(tmp_path, [make_record() for _ in range(2200)], requests=2000))
-    seen = []
-    write_artifacts(
-        log, str(tmp_path / "a"), load_word_tokenizer, lambda body: ["x"], progress=lambda *at: seen.append(at)
-    )
-    assert seen == [(1024, 2000), (2048, 2048), (2200, 2200)]
-    seen.clear()
-    write_artifacts(
-        log, str(tmp_path / "b"), None, lambda body: ["x"], progress=lambda *at: seen.append(at), expected=2300
-    )
-    assert seen[-1] == (2200, 2300)
-    seen.clear()
-    log.header.requests = None
-    write_artifacts(log, str(tmp_path / "c"), None, lambda body: ["x"], progress=lambda *at: seen.append(at))
-    assert seen[-1] == (2200, 0)
+    def progress_of(*requests):
+        phases = [replace(PROFILING, load={"requests": count}) for count in requests]
+        folder = tmp_path / str(len(os.listdir(tmp_path)))
+        log = RunLog(write_log(folder, [make_record() for _ in range(2200)], phases=phases))
+        seen = []
+        write_artifacts(log, str(folder / "out"), None, lambda body: ["x"], progress=lambda *at: seen.append(at))
+        return seen
+
+    assert progress_of(2000) == [(1024, 2000), (2048, 2048), (2200, 2200)]
+    assert progress_of(2000, 300)[-1] == (2200, 2300)
+    assert progress_of(None)[-1] == (2200, 0)
 
 
 def test_long_replies_make_small_batches(tmp_path):
@@ -125,7 +120,6 @@ def test_error_leaves_the_old_files_unchanged(tmp_path):
     with pytest.raises(RuntimeError):
         write_artifacts(log, reported.folder, load_word_tokenizer, raise_error)
     assert {name: reported.read(name) for name in os.listdir(reported.folder)} == before
-    assert not [name for name in os.listdir(tmp_path / "log") if name.startswith("columns-")]
 
 
 def test_replacing_a_file_is_atomic(tmp_path):
