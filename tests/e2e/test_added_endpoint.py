@@ -146,6 +146,6 @@ def test_metrics_that_do_not_fit_are_absent(folder: Path) -> None:
 def test_inputs_are_kept_and_the_key_is_not(server: HttpServer, folder: Path) -> None:
     inputs = json.loads((folder / "inputs.json").read_text())["data"]
     sent = sorted(body.decode() for _, _, _, body in server.received)
-    assert sorted(payload for session in inputs for payload in session["payloads"]) == sent
+    assert sorted(payload["body"] for session in inputs for payload in session["payloads"]) == sent
     written = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
     assert b"sk-1" not in written
