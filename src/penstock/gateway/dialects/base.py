@@ -10,7 +10,7 @@ import msgspec
 import orjson
 
 from penstock.gateway.dialects.event_texts import EventTexts
-from penstock.gateway.dialects.field_map import FREE, LABEL, TEXT, FieldMap
+from penstock.gateway.dialects.field_map import FREE, LABEL, TEXT, UNKNOWN, FieldMap
 from penstock.gateway.dialects.media_parts import ENCODED, MediaKind, MediaParts, find_media, part_pattern
 from penstock.gateway.dialects.texts import JoinedText, TextRef, Texts, walk
 from penstock.gateway.refusal import Refusal
@@ -198,7 +198,7 @@ class Dialect:
         if not isinstance(request, dict):
             return 0
         members = self.request_fields.members
-        content = {key: value for key, value in request.items() if members.get(key, LABEL) != LABEL}
+        content = {key: value for key, value in request.items() if members.get(key) != LABEL}
         return _estimate(walk(content, self.request_fields, "request"))
 
     def media_parts(self, body: bytes) -> MediaParts:
@@ -278,10 +278,10 @@ def _misspelled_key(names: tuple[str, ...]) -> re.Pattern[bytes]:
 
 
 def _estimate(found: Texts) -> int:
-    """Estimate the tokens of texts and free-form JSON."""
+    """Estimate the tokens of texts, free-form JSON and unknown fields."""
     texts = [text for text in found.complete if isinstance(text, TextRef)]
     texts += [ref for text in found.complete if isinstance(text, JoinedText) for part in text.parts for ref in part]
-    return sum([estimate_tokens(ref.text) for ref in texts if ref.kind in (TEXT, FREE)])
+    return sum([estimate_tokens(ref.text) for ref in texts if ref.kind in (TEXT, FREE, UNKNOWN)])
 
 
 def positive(value: object) -> int:
