@@ -234,8 +234,7 @@ class RedisLimiter(Limiter):
         while self._unconfirmed:
             keys, arguments = self._unconfirmed[0]
             await self._settle_script(keys=keys, args=arguments)
-            self._confirmed.append(keys[0])
-            self._unconfirmed.pop(0)
+            self._unconfirmed.pop(0)  # but not confirmed: the first copy of a call may still be on its way
 
     def _spawn(self, work: Coroutine[Any, Any, Any], tasks: set[asyncio.Task[Any]] | None = None) -> asyncio.Task[Any]:
         tasks = self._tasks if tasks is None else tasks
