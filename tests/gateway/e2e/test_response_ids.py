@@ -6,7 +6,9 @@ import itertools
 import json
 import os
 import signal
+import socket
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -125,3 +127,21 @@ def test_ids_survive_the_death_of_a_worker_and_unknown_ones_can_be_allowed(
         gateway.post("/v1/responses", {"model": ALIAS, "input": "x", "conversation": "conv_1"}, key=CALLER).status
         == 200
     )
+
+
+def test_own_response_is_continued_while_the_database_of_ids_does_not_answer(start: Any, upstream: Upstream) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections, but never answers
+        url = f"postgresql://penstock:s3cret@127.0.0.1:{silent.getsockname()[1]}/ids"
+        gateway: GatewayProcess = start(resources(upstream.url), responses={"id_url": url})
+        upstream.use_script(numbered_replies("silent"))
+        made = make_response(gateway, False)
+        with ThreadPoolExecutor(4) as callers:
+            unknown = [
+                callers.submit(gateway.respond, previous_response_id=f"resp_unknown_{number % 2}")
+                for number in range(4)
+            ]
+            for _ in range(3):
+                assert gateway.respond(previous_response_id=made).status == 200
+            replies = [call.result() for call in unknown]
+        assert [(reply.status, reply.error["type"]) for reply in replies] == [(503, "storage_unavailable")] * 4
+        assert gateway.log_text().count("response ids cannot be looked up") == 1
