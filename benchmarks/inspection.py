@@ -15,7 +15,7 @@ from collections.abc import Callable
 from time import process_time
 
 from benchmarks.far_end import line
-from penstock.gateway.guardrails import ContentPolicy, SearchBudgets
+from penstock.gateway.guardrails import LocalPolicy, SearchBudgets
 from penstock.gateway.guardrails.detectors import DETECTORS
 from penstock.gateway.guardrails.window import WindowGuard
 from penstock.gateway.resources.config import GuardrailMode
@@ -38,7 +38,7 @@ _MONITORED = GuardrailSpec(
 
 def _request(spec: GuardrailSpec, content: object) -> None:
     body = json.dumps({"messages": [{"role": "user", "content": content}]}).encode()
-    ContentPolicy([spec], GuardrailMode()).inspect_request(BY_NAME["chat"], body, SearchBudgets(60.0))
+    LocalPolicy([spec], GuardrailMode()).inspect_request(BY_NAME["chat"], body, SearchBudgets(60.0))
 
 
 def _detector_case(name: str, unit: str) -> Callable[[int], None]:
@@ -55,14 +55,14 @@ def _hidden_matches(size: int) -> None:
 
 
 def _hidden_matches_in_a_stream(size: int) -> None:
-    guard = ContentPolicy([_EMAIL], GuardrailMode(stream_mode="window", max_buffer_bytes=1 << 30)).stream("chat")
+    guard = LocalPolicy([_EMAIL], GuardrailMode(stream_mode="window", max_buffer_bytes=1 << 30)).stream("chat")
     assert isinstance(guard, WindowGuard)
     chunk = {"choices": [{"index": 0, "delta": {"content": "a＠b.co " * (size // 7)}}]}
     guard._feed([Frame(f"data: {json.dumps(chunk)}\n\n".encode())])
 
 
 def _monitored_stream(size: int) -> None:
-    guard = ContentPolicy([_MONITORED, _EMAIL], GuardrailMode(stream_mode="window")).stream("chat")
+    guard = LocalPolicy([_MONITORED, _EMAIL], GuardrailMode(stream_mode="window")).stream("chat")
     assert guard is not None
     chunk = json.dumps(
         {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"content": "harmless "}}]}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Literal
 
 from penstock.gateway.dialects.base import Dialect
-from penstock.gateway.guardrails import ContentPolicy, Inspection, SearchBudgets, StreamBlocked, StreamGuard
+from penstock.gateway.guardrails import Inspection, LocalPolicy, SearchBudgets, StreamBlocked, StreamGuard
 from penstock.gateway.guardrails.window import WindowGuard
 from penstock.gateway.resources.config import GuardrailMode
 from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
@@ -48,7 +48,7 @@ class BodyInspection:
 class GuardsHarness:
     """Compiled guardrails that take bodies as Python values and mask them in place."""
 
-    def __init__(self, compiled: ContentPolicy) -> None:
+    def __init__(self, compiled: LocalPolicy) -> None:
         self.compiled = compiled
         self.stream = compiled.stream
         self.has_input, self.has_output = compiled.has_input, compiled.has_output
@@ -73,7 +73,7 @@ class GuardsHarness:
 
 
 def guards(*specs: GuardrailSpec, mode: Literal["buffer", "window"] = "buffer", **more: Any) -> GuardsHarness:
-    return GuardsHarness(ContentPolicy(specs, GuardrailMode(stream_mode=mode, **more)))
+    return GuardsHarness(LocalPolicy(specs, GuardrailMode(stream_mode=mode, **more)))
 
 
 def event(payload: Any, *, end: str = "\n", name: bool = True) -> bytes:

@@ -15,7 +15,7 @@ import pytest
 from aiohttp.http_exceptions import TransferEncodingError
 
 from penstock.gateway import body_process
-from penstock.gateway.guardrails import ContentPolicy, DuplicateKeyError, Inspection, offload
+from penstock.gateway.guardrails import DuplicateKeyError, Inspection, LocalPolicy, offload
 from penstock.gateway.json_edits import TooComplexError, count_values
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay import body, large_bodies
@@ -35,7 +35,7 @@ from penstock.gateway.routes import BY_NAME
 from support.caller_requests import arriving_body, caller_request
 from support.guardrail_streams import keyword, pii
 
-GUARDS = ContentPolicy([keyword("FORBIDDEN"), pii("email")], GuardrailMode())
+GUARDS = LocalPolicy([keyword("FORBIDDEN"), pii("email")], GuardrailMode())
 PADDING = "harmless " * 80_000
 
 

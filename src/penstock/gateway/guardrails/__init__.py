@@ -1,8 +1,6 @@
 """Guardrails: content inspection of requests and replies.
 
-`ContentPolicy` is compiled once per resource snapshot. It inspects requests and whole replies, and creates a `StreamGuard` for
-each streamed reply. All verdicts can be awaited, so that a check by another service has the same interface as a local one;
-the relay pauses the upstream while it waits.
+The relay knows `ContentPolicy` and `StreamGuard`. `LocalPolicy` is compiled once per resource snapshot.
 """
 
 from __future__ import annotations
@@ -39,6 +37,7 @@ __all__ = [
     "DuplicateKeyError",
     "GuardrailErrors",
     "Inspection",
+    "LocalPolicy",
     "SearchBudgets",
     "StreamBlocked",
     "StreamGuard",
@@ -51,11 +50,30 @@ __all__ = [
 
 
 class ContentPolicy:
-    """The compiled guardrails of a snapshot. The constructor raises `GuardrailErrors` with every configuration error.
+    """Inspects requests and replies: with local guardrails, or by asking another service.
 
-    The relay awaits `request` and `reply`, and the verdicts of a `StreamGuard`. None of them blocks the event loop for
+    All verdicts can be awaited, and the relay pauses the upstream while it waits. None of them blocks the event loop for
     longer than a few milliseconds.
     """
+
+    has_input: bool
+    has_output: bool
+
+    async def request(self, dialect: Dialect, body: bytes) -> Inspection:
+        """Inspect a request body. Raises `DuplicateKeyError` if an object in it has a duplicate key."""
+        raise NotImplementedError
+
+    async def reply(self, dialect: Dialect, body: bytes) -> Inspection:
+        """Inspect a whole JSON reply. Raises ValueError if the body is not JSON."""
+        raise NotImplementedError
+
+    def stream(self, route: Route) -> StreamGuard | None:
+        """Return a guard for one stream, or None if there are no output guardrails."""
+        raise NotImplementedError
+
+
+class LocalPolicy(ContentPolicy):
+    """The compiled guardrails of a snapshot. The constructor raises `GuardrailErrors` with every configuration error."""
 
     def __init__(self, specs: Sequence[GuardrailSpec], mode: GuardrailMode) -> None:
         errors = [error for spec in specs for error in guardrail_errors(spec)]
@@ -74,10 +92,10 @@ class ContentPolicy:
         self.has_output = bool(self._output.guardrails)
 
     async def request(self, dialect: Dialect, body: bytes) -> Inspection:
-        return await self._run(ContentPolicy.inspect_request, dialect, body)
+        return await self._run(LocalPolicy.inspect_request, dialect, body)
 
     async def reply(self, dialect: Dialect, body: bytes) -> Inspection:
-        return await self._run(ContentPolicy.inspect_reply, dialect, body)
+        return await self._run(LocalPolicy.inspect_reply, dialect, body)
 
     async def _run(self, inspect: _Inspect, dialect: Dialect, body: bytes) -> Inspection:
         if not is_large(body):
@@ -88,7 +106,6 @@ class ContentPolicy:
         return inspection
 
     def stream(self, route: Route) -> StreamGuard | None:
-        """Return a guard for one stream, or None if there are no output guardrails."""
         if not self.has_output:
             return None
         if not self._output.enforced:
@@ -115,12 +132,12 @@ class ContentPolicy:
         return _inspect(self._output, body, source, root, texts, MatchCounts("output"), budgets)
 
 
-_Inspect = Callable[[ContentPolicy, Dialect, bytes, SearchBudgets], Inspection]
+_Inspect = Callable[[LocalPolicy, Dialect, bytes, SearchBudgets], Inspection]
 
 
 @lru_cache(16)
-def _compile(source: bytes) -> ContentPolicy:
-    return ContentPolicy(*pickle.loads(source))  # noqa: S301 (of the worker that started this process)
+def _compile(source: bytes) -> LocalPolicy:
+    return LocalPolicy(*pickle.loads(source))  # noqa: S301 (of the worker that started this process)
 
 
 def _inspect_in_process(source: bytes, inspect: str, route: Route, body: bytes) -> tuple[Inspection, bytes]:

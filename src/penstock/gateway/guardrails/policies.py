@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.gateway.guardrails import ContentPolicy
+from penstock.gateway.guardrails import ContentPolicy, LocalPolicy
 from penstock.gateway.resources.config import GuardrailMode
 from penstock.gateway.resources.snapshot import CallerKey, GuardrailSpec, Model, Snapshot
 
@@ -37,7 +37,7 @@ class ContentPolicies:
     def _compile(self, specs: tuple[GuardrailSpec, ...]) -> ContentPolicy | None:
         names = tuple(spec.name for spec in specs)
         if names not in self._by_names:
-            policy = ContentPolicy(specs, self._mode)
+            policy = LocalPolicy(specs, self._mode)
             self._by_names[names] = policy if policy.has_input or policy.has_output else None
         return self._by_names[names]
 
