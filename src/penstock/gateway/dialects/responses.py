@@ -179,7 +179,12 @@ _EVENT = FieldMap(
         "delta": SKIP,
     },
 )
-_VARYING = frozenset(("delta", "sequence_number", "obfuscation"))
+_DELTA_KEYS = frozenset(
+    (
+        *("type", "delta", "item_id", "output_index", "content_index", "summary_index", "sequence_number"),
+        *("logprobs", "obfuscation"),
+    )
+)
 _AUDIO = ("response.audio.delta", "response.output_audio.delta")
 _OUTPUT_TEXT = "response.output_text.delta"
 _ENDS = frozenset((*_TERMINAL, "response.cancelled", "error"))
@@ -194,6 +199,7 @@ _INITIAL_TEXTS = {
     "code_interpreter_call": ("code", "response.code_interpreter_call_code.delta"),
 }
 """Part or item type -> the member that may hold the beginning of a text, and the type of the deltas that continue it."""
+_USUAL_DELTAS = frozenset(delta for _, delta in _INITIAL_TEXTS.values())
 
 
 class _ResponsesTexts(EventTexts):
@@ -212,13 +218,25 @@ class _ResponsesTexts(EventTexts):
         if not kind.startswith("response.") and kind not in _ENDS:
             super()._read(payload, name, found)
         elif kind.endswith(".delta"):
-            self._walk_around(payload, _VARYING, _EVENT, kind, found)
+            if not self._is_usual_delta(payload):
+                walk(payload, _EVENT, kind, found)
             if kind not in _AUDIO:
                 self._read_delta(payload, kind, found)
         else:
             walk(payload, _EVENT, kind, found)
             self._read_initial_text(payload, kind, found)
             found.ended += _ended(payload, kind)
+
+    def _is_usual_delta(self, payload: dict[str, Any]) -> bool:
+        """Return True if an event has no text but its delta."""
+        item, kind = payload.get("item_id"), payload.get("type")
+        return (
+            payload.keys() <= _DELTA_KEYS
+            and type(item) is str
+            and item in self._ids
+            and kind in _USUAL_DELTAS
+            and not payload.get("logprobs")
+        )
 
     def _read_delta(self, payload: dict[str, Any], kind: str, found: Texts) -> None:
         delta, address = payload.get("delta"), _address(payload, kind)

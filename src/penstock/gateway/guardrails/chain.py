@@ -248,7 +248,7 @@ class Chain:
         texts: Sequence[InspectedText] = (),
         after: int = -1,
     ) -> Iterator[tuple[TextView, int, int, Rule]]:
-        """Record all matches, and yield those to mask. `texts` are those that the search texts come from, to find ids among
+        """Record all matches, and yield those to mask. `texts` are those that the views come from, to find ids among
         them. The matches of rules that end before position `after` of the text are ignored."""
         strings = [view.text for view in views]
         found = self.literals is not None and self.literals.contained_in(strings)

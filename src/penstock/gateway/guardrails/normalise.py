@@ -39,6 +39,7 @@ IGNORABLE = (
 TOO_MANY_IGNORABLES = re.compile(f"[{IGNORABLE}]{{{MAX_IGNORABLES + 1}}}")
 _CONTROLS = bytes((*range(9), *range(14, 32), 127))
 """ASCII control characters that are no white space."""
+_SHORT = 64
 _MARKS = "\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f"
 """Combining marks for letters of any script. Those of Hebrew, Arabic or Indian scripts are part of the spelling."""
 _IS_DROPPED = re.compile(f"[{IGNORABLE}{_MARKS}{re.escape(_CONTROLS.decode())}\x80-\x84\x86-\x9f]").match
@@ -104,7 +105,10 @@ _MAY_CHANGE = re.compile(f"[^{_OWN_FORM}]++(?:[{_OWN_FORM}]{{1,3}}[^{_OWN_FORM}]
 
 def is_plain(text: str) -> bool:
     """Return True if the text is ASCII without control characters."""
-    return text.isascii() and (text.isprintable() or len(text.encode().translate(None, _CONTROLS)) == len(text))
+    if not text.isascii():
+        return False
+    # `isprintable` is faster for a word, and takes three times as long for a page.
+    return (len(text) < _SHORT and text.isprintable()) or len(text.encode().translate(None, _CONTROLS)) == len(text)
 
 
 def normalise(text: str) -> str:

@@ -1,10 +1,10 @@
-"""Search texts: the strings in which guardrails search for the matches in a text, each with a mapping of its positions back to
+"""Views of a text: the strings in which guardrails search for the matches in it, each with a mapping of its positions back to
 the text.
 
 A text is searched as it is, in its normalised form, and with its JSON escapes decoded, level by level: tool arguments and
 outputs are JSON inside a string, where characters may be escaped, and non-ASCII ones usually are. The structure of such
 JSON is not parsed, because the text may be truncated. The payload of a `data:text/…` URL and text in invisible tag
-characters are search texts of their own. Plain ASCII without a backslash has a single search text, the text itself.
+characters are views of their own. Plain ASCII without a backslash has a single view, the text itself.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MAX_LEVELS = 8
 """JSON inside a string of JSON inside a string of JSON, and so on."""
 
 DERIVED = " derived"
-"""Appended to the source for each step of the derivation, so that a match found in several search texts counts once."""
+"""Appended to the source for each step of the derivation, so that a match found in several views counts once."""
 
 _JSON_START = re.compile(r'\s*+[{\["]')
 UNICODE_ESCAPE = re.compile(r"\\u[0-9a-fA-F]{4}")
@@ -85,7 +85,7 @@ class TextView:
         span: tuple[int, int] | None = None,
         parts: list[str] | None = None,
     ) -> None:
-        """`base` is the search text that this one is derived from, or the offset in the inspected text. `starts_of` returns the
+        """`base` is the view that this one is derived from, or the offset in the inspected text. `starts_of` returns the
         position in the base for each character. `span`: matches anywhere stand for this part of the base."""
         self.text = text
         self.source = source
@@ -131,12 +131,17 @@ class TextView:
 
 
 def build_views(texts: Sequence[InspectedText]) -> tuple[list[TextView], bool]:
-    """Return the search texts of the texts, and whether a text hides more than they show."""
+    """Return the views of the texts, and whether a text hides more than they show."""
     views: list[TextView] = []
     hidden = False
+    # Most bodies have no text that needs another view, and one check of all of them is faster than one for each.
+    is_single = _has_single_view("\n".join([text.text for text in texts if isinstance(text, TextRef)]))
     for index, inspected in enumerate(texts):
         if isinstance(inspected, TextRef):
-            hidden |= views_of(views, inspected.text, inspected.source, index)
+            if is_single:
+                views.append(TextView(inspected.text, inspected.source, index))
+            else:
+                hidden |= views_of(views, inspected.text, inspected.source, index)
             continue
         strings = ["".join([ref.text for ref in part]) for part in inspected.parts]
         source = inspected.parts[0][0].source
@@ -152,20 +157,21 @@ def build_views(texts: Sequence[InspectedText]) -> tuple[list[TextView], bool]:
 def views_of(
     views: list[TextView], text: str, source: str, index: int, offset: int = 0, *, decode: bool = False
 ) -> bool:
-    """Add the search texts of a text. Return whether it hides more than they show. `decode`: it is known to contain JSON."""
+    """Add the views of a text. Return whether it hides more than they show. `decode`: it is known to contain JSON."""
     root = TextView(text, source, index, offset)
     views.append(root)
-    if is_plain(text):
-        if "\\" not in text and "data:" not in text and "DATA:" not in text:
-            return False
-        hidden = False
-    else:
-        hidden = _add_normalised(views, root)
+    if _has_single_view(text):
+        return False
+    hidden = _add_normalised(views, root)
     if "\\" in text and (decode or starts_like_json(text) or UNICODE_ESCAPE.search(text) is not None):
         hidden |= _add_levels(views, root)
     if "data:" in text or "DATA:" in text:
         _add_data_urls(views, root)
     return hidden
+
+
+def _has_single_view(text: str) -> bool:
+    return "\\" not in text and "data:" not in text and "DATA:" not in text and is_plain(text)
 
 
 def _add_normalised(views: list[TextView], base: TextView) -> bool:
