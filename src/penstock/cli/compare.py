@@ -12,7 +12,7 @@ import msgspec
 from penstock.cli.exit_status import EXIT_FAILED
 from penstock.comparison.compared_metrics import COMPARED, THROUGHPUTS
 from penstock.errors import UserError
-from penstock.settings.command_line import CommandLine, options
+from penstock.settings.command_line import CommandLine, examples, options
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags import GROUPS, UNSUPPORTED_FLAGS, Positional
 
@@ -71,18 +71,16 @@ the comparison in compare.json and, as a page, in report.html.
         ("2", "something on the command line or in a file must change"),
         ("130", "interrupted"),
     ),
-    examples=(
-        ("Two runs", "compare artifacts/server-1 artifacts/server-2"),
-        ("Fail in CI", "compare artifacts/before artifacts/after --fail-if 'p90 time_to_first_token>5%'"),
-        (
-            "Two servers in one run",
-            "compare --url http://one:8000 --url http://two:8000 --model m --input-file payloads.jsonl --concurrency 8",
-        ),
-        (
-            "Try it without a server",
-            "compare --url 'mock://?ttft=20' --url 'mock://?ttft=22' --model test --tokenizer builtin --request-count 100",
-        ),
-    ),
+    examples=examples("""\
+Two runs
+    compare artifacts/server-1 artifacts/server-2
+Fail in CI
+    compare artifacts/before artifacts/after --fail-if 'p90 time_to_first_token>5%'
+Two servers in one run
+    compare --url http://one:8000 --url http://two:8000 --model m --input-file payloads.jsonl --concurrency 8
+Try it without a server
+    compare --url 'mock://?ttft=20' --url 'mock://?ttft=22' --model test --tokenizer builtin --request-count 100
+"""),
 )
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _SEPARATE_RUNS_NOTE = (

@@ -8,7 +8,7 @@ import sys
 from penstock.errors import UserError
 from penstock.mock_server.options import OPTIONS
 from penstock.plural import counted
-from penstock.settings.command_line import HELP, CommandLine
+from penstock.settings.command_line import HELP, CommandLine, examples
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags.flag import Flag, Group, read_groups
 
@@ -69,26 +69,20 @@ Request log
         Group("Help", (HELP,)),
     ),
     usage=("[--port N] [--ttft MS] [--itl MS] [--tokens N] [options]",),
-    examples=(
-        ("Reply immediately, on http://127.0.0.1:8000", "mock"),
-        (
-            "50 ms to the first token, 10 ms between tokens, replies of 200 tokens",
-            "mock --ttft 50 --itl 10 --tokens 200",
-        ),
-        (
-            "Prefill time that grows with the prompt, jitter, and a request log",
-            "mock --port 0 --ttft 30 --input-cost 100 --jitter 5 --log mock-log.jsonl",
-        ),
-        (
-            "A capacity of 4 requests in 150 ms, and a prefix cache of 1,000 blocks",
-            "mock --ttft 50 --itl 10 --tokens 11 --slots 4 --prefix-cache 1000",
-        ),
-        (
-            "Refuse one request in ten, the same requests in every run",
-            "mock --error 429 --error-rate 0.1 --retry-after 2 --seed 7",
-        ),
-        ("Reset one connection in twenty after 20 tokens", "mock --cut 20 --cut-rate 0.05 --reset"),
-    ),
+    examples=examples("""\
+Reply immediately, on http://127.0.0.1:8000
+    mock
+50 ms to the first token, 10 ms between tokens, replies of 200 tokens
+    mock --ttft 50 --itl 10 --tokens 200
+Prefill time that grows with the prompt, jitter, and a request log
+    mock --port 0 --ttft 30 --input-cost 100 --jitter 5 --log mock-log.jsonl
+A capacity of 4 requests in 150 ms, and a prefix cache of 1,000 blocks
+    mock --ttft 50 --itl 10 --tokens 11 --slots 4 --prefix-cache 1000
+Refuse one request in ten, the same requests in every run
+    mock --error 429 --error-rate 0.1 --retry-after 2 --seed 7
+Reset one connection in twenty after 20 tokens
+    mock --cut 20 --cut-rate 0.05 --reset
+"""),
 )
 
 

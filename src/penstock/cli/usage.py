@@ -25,7 +25,7 @@ from penstock.gateway.ledger.ledger import (
 )
 from penstock.gateway.observe.printable import escape_nonprintable
 from penstock.secrets import redact_url
-from penstock.settings.command_line import CommandLine, options
+from penstock.settings.command_line import CommandLine, examples, options
 from penstock.settings.flag_values import ParsedArguments
 
 __all__ = ["COMMAND_LINE", "LEDGER", "ledger_url", "parse_time", "run"]
@@ -62,18 +62,16 @@ upstream reported. A request appears about a second after it has ended.
     details="""\
 `purge --before WHEN` deletes the older entries from the ledger.
 """,
-    examples=(
-        ("All usage, by day, key and model", "usage"),
-        ("The last thirty days, one line per key", "usage --by key --since 30d"),
-        (
-            "One key in June, the 30th included",
-            "usage --by model,day --since 2026-06-01 --until 2026-06-30 --key team-a",
-        ),
-        (
-            "As JSON from PostgreSQL, with the password in PGPASSWORD or ~/.pgpass",
-            "usage --ledger postgresql://reader@db.example/penstock --json",
-        ),
-    ),
+    examples=examples("""\
+All usage, by day, key and model
+    usage
+The last thirty days, one line per key
+    usage --by key --since 30d
+One key in June, the 30th included
+    usage --by model,day --since 2026-06-01 --until 2026-06-30 --key team-a
+As JSON from PostgreSQL, with the password in PGPASSWORD or ~/.pgpass
+    usage --ledger postgresql://reader@db.example/penstock --json
+"""),
 )
 
 _AGE = re.compile(r"([0-9]{1,6})([smhdw])\Z")

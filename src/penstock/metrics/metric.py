@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import msgspec
 
@@ -67,18 +67,9 @@ def per_request(
     return Metric(tag, header, unit, "record", note, table if order else None, order, larger, needs, streamed)
 
 
-def per_run(
-    tag: str,
-    header: str,
-    unit: str,
-    note: str,
-    *,
-    order: int = 0,
-    larger: bool = False,
-    table: Table = "main",
-) -> Metric:
-    """Return a metric of kind `run`. Without an `order`, the console does not show it."""
-    return Metric(tag, header, unit, "run", note, table if order else None, order, larger)
+def per_run(tag: str, header: str, unit: str, note: str, **options: Any) -> Metric:
+    """Return a metric of kind `run`, with the options of `per_request`."""
+    return msgspec.structs.replace(per_request(tag, header, unit, note, **options), kind="run")
 
 
 def read_metrics(table: str, kind: Kind = "record", console: Table = "main") -> tuple[Metric, ...]:

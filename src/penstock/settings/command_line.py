@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from penstock.settings.flags.flag import Flag, Group, Positional, UnsupportedFlag, read_flags
+from penstock.table_rows import table_rows
 
-__all__ = ["HELP", "CommandLine", "options"]
+__all__ = ["HELP", "CommandLine", "examples", "options"]
 
 HELP = Flag("--help", "bool", "Print this text.", aliases=("-h",))
 """The flag --help of every command. `main` looks for it before parsing, so that it works on a command line with mistakes."""
@@ -15,6 +16,11 @@ HELP = Flag("--help", "bool", "Print this text.", aliases=("-h",))
 def options(table: str) -> tuple[Group, ...]:
     """Return the group of options of a command: the rows of the table and --help."""
     return (Group("Options", (*read_flags(table), HELP)),)
+
+
+def examples(table: str) -> tuple[tuple[str, str], ...]:
+    """Return the examples of a command: lines with their purposes, and below each its words after the program name."""
+    return tuple((purpose, words) for (purpose,), words in table_rows(table))
 
 
 class CommandLine(NamedTuple):

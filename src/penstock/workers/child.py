@@ -15,10 +15,10 @@ import uvloop
 from penstock.endpoints.base import endpoint_named
 from penstock.processes import end_with_parent, parent_watch, raise_descriptor_limit
 from penstock.schedule.share import Share
-from penstock.workers.describe_failure import describe_failure
 from penstock.workers.job import Job, JobSecrets, Target, restore_secrets, targets
 from penstock.workers.message_socket import MessageSocket, wait_for
 from penstock.workers.messages import Connected, Event, Progress
+from penstock.workers.preconnect import describe_failure
 from penstock.workers.worker import Worker
 
 __all__ = ["Start", "run_child"]

@@ -13,9 +13,9 @@ import uvloop
 from penstock.records.nodes import LoggedNode
 from penstock.schedule.share import Share
 from penstock.workers.backend import OnEvent
-from penstock.workers.describe_failure import describe_failure
 from penstock.workers.job import Job, Target
 from penstock.workers.messages import Close, Command, Event
+from penstock.workers.preconnect import describe_failure
 from penstock.workers.worker import Worker
 
 __all__ = ["InProcess"]

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import traceback
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
 
+from penstock.errors import PenstockError, UserError, disk_full
 from penstock.schedule.share import Share, split
 from penstock.wire.clock import Clock
 from penstock.wire.exchange import WireError
 from penstock.wire.pool import Pool
 from penstock.wire.stats import WireStats
 from penstock.workers.job import Job, Target
+from penstock.workers.messages import WorkerFailed
 
-__all__ = ["ConnectError", "Preconnect"]
+__all__ = ["ConnectError", "Preconnect", "describe_failure"]
 
+_MAX_CHARACTERS = 4000
+"""Length of the text of a failure."""
 _TIMEOUT_NS = 30_000_000_000
 """Give up the remaining connections when none has opened for this long."""
 
@@ -126,3 +131,18 @@ class Preconnect:
 
     def _server_name(self, url: int) -> str:
         return "The server" if len(self._targets) == 1 else f"The server at {self._targets[url].url}"
+
+
+def describe_failure(targets: Sequence[Target], error: BaseException) -> WorkerFailed:
+    """Return the event for the exception that ended a worker."""
+    known = _unreachable(targets, error.error) if isinstance(error, ConnectError) else disk_full(error) or error
+    if not isinstance(known, PenstockError):
+        return WorkerFailed("traceback", "".join(traceback.format_exception(error))[-_MAX_CHARACTERS:])
+    return WorkerFailed("user" if isinstance(known, UserError) else "run", str(known)[:_MAX_CHARACTERS])
+
+
+def _unreachable(targets: Sequence[Target], error: WireError) -> UserError:
+    if error.type in ("CertificateError", "TLSError"):
+        return UserError(error.message)  # the server is running, and the message says what to do
+    urls = ", ".join(target.url for target in targets)
+    return UserError(f"{error.message} Start the server or correct --url ({urls}).")
