@@ -11,9 +11,9 @@ from penstock.cli.profile import COMMAND_LINE as PROFILE
 from penstock.errors import UserError
 from penstock.settings.input_config import input_config
 from penstock.settings.parse import parse
-from penstock.settings.proxy import Proxy, proxy_for
 from penstock.settings.resolve import resolve
 from penstock.settings.schema import EndpointSettings, Settings
+from penstock.settings.urls import Proxy, proxy_for
 
 
 def settings_for(*flags: str) -> Settings:

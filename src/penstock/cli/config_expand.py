@@ -28,7 +28,7 @@ COMMAND_LINE = CommandLine(
 
 
 def run(parsed: ParsedArguments) -> int:
-    from penstock.cli.config_points import read_points
+    from penstock.cli.config_validate import read_points
     from penstock.settings.config.expand import expanded, key_of
 
     sweep, points = read_points(parsed)

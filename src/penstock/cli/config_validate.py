@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from penstock.settings.command_line import HELP, CommandLine
-from penstock.settings.flag_values import ParsedArguments
-from penstock.settings.flags import GROUPS, UNSUPPORTED_FLAGS, Group, Positional
+from typing import Any, NamedTuple
 
-__all__ = ["COMMAND_LINE", "run"]
+from penstock.settings.command_line import HELP, CommandLine
+from penstock.settings.flag_values import ParsedArguments, ValueList
+from penstock.settings.flags import GROUPS, UNSUPPORTED_FLAGS, Group, Positional
+from penstock.settings.schema import Settings
+from penstock.settings.sweep import combinations
+
+__all__ = ["COMMAND_LINE", "read_points", "run"]
 
 COMMAND_LINE = CommandLine(
     "config validate",
@@ -22,9 +26,29 @@ COMMAND_LINE = CommandLine(
 
 
 def run(parsed: ParsedArguments) -> int:
-    from penstock.cli.config_points import read_points
-
     points = read_points(parsed).points
     sweep = f" It has {len(points)} points." if len(points) > 1 else ""
     print(f"{parsed.values['config_file']} is valid.{sweep}")
     return 0
+
+
+class ConfigPoints(NamedTuple):
+    sweep: dict[str, ValueList]
+    """The values of the sweep by their targets; empty without one."""
+    points: list[tuple[dict[str, Any], Settings]]
+    """For each point its values by their targets, and its settings."""
+
+
+def read_points(parsed: ParsedArguments) -> ConfigPoints:
+    """Read and check every point as a run would, or raise `UserError`."""
+    from penstock.runs.read_settings import asks_for_experiment, read_settings
+
+    sweep = {target: value for target, value in parsed.values.items() if isinstance(value, ValueList)}
+    if not asks_for_experiment(parsed):
+        return ConfigPoints(sweep, [({}, read_settings(parsed))])
+    from penstock.runs.read_experiment import make_experiment, read_variations
+
+    variations = read_variations(parsed)
+    make_experiment(variations, variations[0].settings.output.folder)  # checks what only experiments have
+    values = [{target: point.values[target] for target in sweep} for _, point in combinations(parsed)]
+    return ConfigPoints(sweep, [(each, point.settings) for each, point in zip(values, variations, strict=True)])

@@ -33,12 +33,10 @@ class AudioTranscription(Dialect):
     def body_prefix(self, reply: PlannedReply) -> bytes:
         return b'{"text":' + encode(plain_text(reply, 0, reply.tokens))
 
-    def body_suffix(self, reply: PlannedReply) -> bytes:
-        if not reply.sends_usage:
-            return b"}"
+    def usage(self, reply: PlannedReply) -> bytes:
         tokens = reply.completion_tokens
         usage = {"type": "tokens", "input_tokens": AUDIO_TOKENS, "output_tokens": tokens}
-        return b',"usage":%b}' % encode(usage | {"total_tokens": AUDIO_TOKENS + tokens})
+        return encode(usage | {"total_tokens": AUDIO_TOKENS + tokens})
 
 
 def form_fields(body: bytes) -> dict[bytes, bytes]:

@@ -139,7 +139,9 @@ class Chat(Dialect):
     def usage_events(self, reply: PlannedReply) -> list[Event]:
         if not reply.sends_usage:
             return []
-        return [Event(first_fields(reply, b"chat.completion.chunk") + b',"choices":[],"usage":' + usage(reply) + b"}")]
+        return [
+            Event(first_fields(reply, b"chat.completion.chunk") + b',"choices":[],"usage":' + self.usage(reply) + b"}")
+        ]
 
     def body_prefix(self, reply: PlannedReply) -> bytes:
         finish_reason = encode(reply.finish_reason if reply.behaviour.finish else None)
@@ -149,8 +151,9 @@ class Chat(Dialect):
         ]
         return first_fields(reply, b"chat.completion") + b',"choices":[' + b",".join(choices) + b"]"
 
-    def body_suffix(self, reply: PlannedReply) -> bytes:
-        return b',"usage":' + usage(reply) + b"}" if reply.sends_usage else b"}"
+    def usage(self, reply: PlannedReply) -> bytes:
+        reasoning = reply.reasoning * reply.request.choices
+        return usage_json(reply.request.prompt_tokens, reply.completion_tokens, reasoning, reply.cached_tokens)
 
 
 def first_fields(reply: PlannedReply, object_type: bytes) -> bytes:
@@ -175,11 +178,6 @@ def usage_so_far(reply: PlannedReply, choice: int, tokens: TokenRange) -> bytes:
     return b',"usage":' + usage_json(
         reply.request.prompt_tokens, completion, completion if reasoning else reply.reasoning * reply.request.choices
     )
-
-
-def usage(reply: PlannedReply) -> bytes:
-    reasoning = reply.reasoning * reply.request.choices
-    return usage_json(reply.request.prompt_tokens, reply.completion_tokens, reasoning, reply.cached_tokens)
 
 
 def text_of(reply: PlannedReply, choice: int, tokens: TokenRange) -> str:

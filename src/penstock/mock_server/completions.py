@@ -103,7 +103,7 @@ class Completions(Dialect):
     def usage_events(self, reply: PlannedReply) -> list[Event]:
         if not reply.sends_usage:
             return []
-        return [Event(first_fields(reply) + b',"choices":[],"usage":' + usage(reply) + b"}")]
+        return [Event(first_fields(reply) + b',"choices":[],"usage":' + self.usage(reply) + b"}")]
 
     def body_prefix(self, reply: PlannedReply) -> bytes:
         finish_reason = encode(reply.finish_reason if reply.behaviour.finish else None)
@@ -113,8 +113,8 @@ class Completions(Dialect):
         ]
         return first_fields(reply) + b',"choices":[' + b",".join(choices) + b"]"
 
-    def body_suffix(self, reply: PlannedReply) -> bytes:
-        return b',"usage":' + usage(reply) + b"}" if reply.sends_usage else b"}"
+    def usage(self, reply: PlannedReply) -> bytes:
+        return usage_json(reply.request.prompt_tokens, reply.completion_tokens, cached=reply.cached_tokens)
 
 
 def prompt_blocks(block_size: int, model: str, prompt: str | list[int]) -> PromptBlocks:
@@ -141,7 +141,3 @@ def choice_json(choice: int, text: bytes, finish_reason: bytes) -> bytes:
 
 def chunk(reply: PlannedReply, choice: int, text: bytes, finish_reason: bytes = b"null") -> Event:
     return Event(b'%b,"choices":[%b]}' % (first_fields(reply), choice_json(choice, text, finish_reason)))
-
-
-def usage(reply: PlannedReply) -> bytes:
-    return usage_json(reply.request.prompt_tokens, reply.completion_tokens, cached=reply.cached_tokens)

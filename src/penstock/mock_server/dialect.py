@@ -201,7 +201,12 @@ class Dialect:
 
     def body_suffix(self, reply: PlannedReply) -> bytes:
         """Return the rest of the JSON body."""
-        raise NotImplementedError
+        return b',"usage":%b}' % self.usage(reply) if reply.sends_usage else b"}"
+
+    def usage(self, reply: PlannedReply) -> bytes:
+        """Return the token counts, here of a reply without tokens."""
+        tokens = reply.request.prompt_tokens
+        return b'{"prompt_tokens":%d,"total_tokens":%d}' % (tokens, tokens)
 
     def reply_id(self, reply: PlannedReply, number: int, second: int) -> bytes:
         """Return the replacement for ID_PLACEHOLDER, of the same length. A dialect that stores replies does so here."""

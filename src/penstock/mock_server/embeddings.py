@@ -56,12 +56,6 @@ class Embeddings(Dialect):
         ]
         return b'{"object":"list","model":%b,"data":[' % encode(reply.request.model) + b",".join(rows) + b"]"
 
-    def body_suffix(self, reply: PlannedReply) -> bytes:
-        if not reply.sends_usage:
-            return b"}"
-        tokens = reply.request.prompt_tokens
-        return b',"usage":{"prompt_tokens":%d,"total_tokens":%d}}' % (tokens, tokens)
-
 
 @lru_cache(maxsize=256)
 def vector(seed: int, variant: int, dimensions: int, as_base64: bool) -> bytes:

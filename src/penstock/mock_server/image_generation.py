@@ -52,9 +52,9 @@ class ImageGeneration(Dialect):
         image = b'{"url":"http://mock.invalid/image.png"}' if as_url else b'{"b64_json":"%b"}' % PNG
         return b'{"created":0,"data":[' + b",".join([image] * count) + b"]"
 
-    def body_suffix(self, reply: PlannedReply) -> bytes:
+    def usage(self, reply: PlannedReply) -> bytes:
         count, _ = reply.request.cached_fields
-        return b',"usage":%b}' % usage_json(reply, count) if reply.sends_usage else b"}"
+        return usage_json(reply, count)
 
 
 def usage_json(reply: PlannedReply, images: int) -> bytes:

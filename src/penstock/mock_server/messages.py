@@ -98,9 +98,8 @@ class Messages(Dialect):
             encode(stop_reason(reply)),
         )
 
-    def body_suffix(self, reply: PlannedReply) -> bytes:
-        usage = {"input_tokens": reply.request.prompt_tokens, "output_tokens": reply.completion_tokens}
-        return b',"usage":%b}' % encode(usage) if reply.sends_usage else b"}"
+    def usage(self, reply: PlannedReply) -> bytes:
+        return encode({"input_tokens": reply.request.prompt_tokens, "output_tokens": reply.completion_tokens})
 
     def reply_id(self, reply: PlannedReply, number: int, second: int) -> bytes:
         """Return an id that fills the whole placeholder: a message has no time."""

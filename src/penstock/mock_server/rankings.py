@@ -63,17 +63,7 @@ def score(rank: int) -> float:
     return 1 / (rank + 1)
 
 
-class _RankingsWithUsage(Dialect):
-    """A ranking whose reply ends with the usage."""
-
-    def body_suffix(self, reply: PlannedReply) -> bytes:
-        if not reply.sends_usage:
-            return b"}"
-        tokens = reply.request.prompt_tokens
-        return b',"usage":{"prompt_tokens":%d,"total_tokens":%d}}' % (tokens, tokens)
-
-
-class NimRankings(_RankingsWithUsage):
+class NimRankings(Dialect):
     name = "nim_rankings"
     path = "/ranking"
 
@@ -88,7 +78,7 @@ class NimRankings(_RankingsWithUsage):
         return b'{"rankings":' + encode(rankings)
 
 
-class CohereRankings(_RankingsWithUsage):
+class CohereRankings(Dialect):
     name = "cohere_rankings"
     path = "/v2/rerank"
     base = ""

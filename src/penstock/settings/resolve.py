@@ -18,7 +18,6 @@ from penstock.settings.endpoint_types import Declaration, EndpointType, load_end
 from penstock.settings.flag_rules import check_rules
 from penstock.settings.flag_values import ParsedArguments, ValueList
 from penstock.settings.model_shares import model_shares
-from penstock.settings.proxy import parse_proxy
 from penstock.settings.rate_series import read_rate_series
 from penstock.settings.resolve_search import resolve_search
 from penstock.settings.resolve_synthetic import (
@@ -47,7 +46,7 @@ from penstock.settings.schema import (
     SynthesisSettings,
     TokenizerSettings,
 )
-from penstock.settings.urls import check_request_target, normalize_urls
+from penstock.settings.urls import check_request_target, normalize_urls, parse_proxy
 
 __all__ = ["MIN_RUNS", "resolve", "resolve_endpoint", "resolve_load"]
 

@@ -14,8 +14,8 @@ from penstock import __version__
 from penstock.errors import UserError
 from penstock.secrets import Secret, is_credential_header, redact_url
 from penstock.settings.endpoint_types import DEFAULT, Declaration
-from penstock.settings.proxy import proxy_for
 from penstock.settings.schema import EndpointSettings
+from penstock.settings.urls import proxy_for
 from penstock.wire.connection import Origin
 from penstock.wire.http1 import request_head
 from penstock.wire.pool import resolve

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import yaml
 
-from penstock.cli.config_points import read_points
+from penstock.cli.config_validate import read_points
 from penstock.runs.read_settings import read_settings
 from penstock.settings.config import with_config
 from penstock.settings.config.expand import expanded
