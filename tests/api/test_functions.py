@@ -218,3 +218,21 @@ def test_values_are_given_as_on_the_command_line(url: str, tmp_path: Path) -> No
     )
     assert made.summary.succeeded == 2
     assert '"temperature":0.5' in (made.folder / "inputs.json").read_text().replace(" ", "")
+
+
+@pytest.mark.slow
+def test_large_run_leaves_the_process_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its report is one of those that the command line writes with several processes."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("the process was forked, or its signals or its collector were changed")
+
+    with penstock.mock() as url, monkeypatch.context() as patch:
+        for module, name in ((os, "fork"), (signal, "signal"), (gc, "disable")):
+            patch.setattr(module, name, refuse)
+        result = penstock.profile(
+            **options(tmp_path, url, streaming=True, osl=30, isl=10, concurrency=64, request_count=60_000)
+        )
+    assert result.summary.succeeded == 60_000
+    assert sum(path.stat().st_size for path in (tmp_path / "log").glob("worker-*.log")) > 32 << 20
+    assert result.certificate.verdict in ("VALID", "DEGRADED", "INVALID")

@@ -134,7 +134,7 @@ def test_tls_handshake_that_never_answers_times_out(program):
     assert "may speak http:// there" in sentence
 
 
-def test_full_disk_is_reported_in_one_sentence(mock, program):
+def test_full_standard_output_is_not_taken_for_a_full_disk(mock, program):
     arguments = ["profile", "--model", "m", "--url", mock().url, "--request-count", "3", "--use-server-token-count"]
     with open("/dev/full", "w") as full:
         done = subprocess.run(
@@ -146,7 +146,8 @@ def test_full_disk_is_reported_in_one_sentence(mock, program):
             text=True,
         )
     assert done.returncode == 2
-    assert "The disk is full" in one_sentence(done.stderr)
+    sentence = "aiperf profile: Standard output cannot be written: there is no space for it."
+    assert one_sentence(done.stderr) == sentence
 
 
 def test_refused_connection_is_reported_in_one_sentence(program):

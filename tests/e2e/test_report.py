@@ -121,3 +121,59 @@ def test_report_rebuilds_the_files_of_slices_and_phases(program: Program, mock: 
         path.unlink()
     assert program.run("report", run.folder, command="penstock").status == 0
     assert {path: path.read_bytes() for path in written} == before
+
+
+def test_report_of_a_run_in_a_read_only_folder_needs_another_one(
+    program: Program, mock: Callable[..., MockServer]
+) -> None:
+    """Not even root can create files in /sys."""
+    run = program.profile(mock().url, "--request-count", 3)
+    refused = program.run("report", run.folder, "--output-dir", "/sys/kernel", command="penstock")
+    assert refused.status == 2
+    assert refused.err.startswith("penstock report: /sys/kernel cannot be written (")
+    assert refused.err.endswith(
+        f"`penstock report {run.folder} --output-dir FOLDER` writes the report to another folder.\n"
+    )
+
+
+def test_report_writes_nothing_into_the_log(program: Program, mock: Callable[..., MockServer]) -> None:
+    run = program.profile(mock().url, "--request-count", 3)
+    before = {path: path.stat().st_mtime_ns for path in [run.folder, *run.folder.rglob("*")]}
+    done = program.run("report", run.folder, "--output-dir", program.folder / "again", command="penstock")
+    assert done.status == 0
+    assert {path: path.stat().st_mtime_ns for path in [run.folder, *run.folder.rglob("*")]} == before
+    assert (program.folder / "again" / "report.html").exists()
+
+
+KILLED = """
+import os, signal, sys
+from penstock.cli.main import main
+from penstock.metrics.summary import SummaryBuilder
+SummaryBuilder.summary = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+main(sys.argv[1:])
+"""
+
+
+def test_killed_report_leaves_only_drafts(program: Program, mock: Callable[..., MockServer]) -> None:
+    """A draft is replaced by that of the next report."""
+    run = program.profile(mock().url, "--request-count", 20)
+    before = set(run.folder.rglob("*"))
+    script = program.folder / "killed.py"
+    script.write_text(KILLED)
+    killed = program.start(script, "report", run.folder, command="python", folder=run.folder).wait(60)
+    assert killed.status == -signal.SIGKILL
+    left = set(run.folder.rglob("*")) - before
+    assert {path.name for path in left} == {"profile_export.jsonl.new"}
+    assert program.run("report", run.folder, command="penstock").status == 0
+    assert set(run.folder.rglob("*")) == before
+
+
+def test_full_disk_of_a_report_is_one_sentence(program: Program, mock: Callable[..., MockServer]) -> None:
+    run = program.profile(mock().url, "--request-count", 3)
+    (run.folder / "profile_export.jsonl.new").symlink_to("/dev/full")
+    done = program.run("report", run.folder, command="penstock")
+    assert done.status == 2
+    assert done.err == (
+        f"penstock report: The disk is full: there is no space for the report in {run.folder}. Free some space, and `penstock "
+        f"report {run.folder}` writes it from the records in {run.folder / 'log'}.\n"
+    )

@@ -44,8 +44,9 @@ def _main(argv: Sequence[str] | None) -> int:
         if isinstance(error, BrokenPipeError) and _stdout_is_closed():
             return EXIT_PIPE
         if (full := disk_full(error)) is not None:
-            _discard_output()
-            return _fail(f"{prefix}: {full}", EXIT_USER)
+            if not _discard_output():
+                return _fail(f"{prefix}: {full}", EXIT_USER)
+            return _fail(f"{prefix}: Standard output cannot be written: there is no space for it.", EXIT_USER)
         return _unexpected(error, prefix)
     return status
 
@@ -161,12 +162,15 @@ def _stdout_is_closed() -> bool:
     return True
 
 
-def _discard_output() -> None:
-    """Redirect unwritable output to /dev/null, so that Python does not report it again at exit."""
+def _discard_output() -> bool:
+    """Redirect unwritable output to /dev/null, so that Python does not report it again at exit. Return whether it was
+    unwritable."""
     try:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 if __name__ == "__main__":

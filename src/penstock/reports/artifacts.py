@@ -14,7 +14,7 @@ from penstock.records.header import RunHeader
 from penstock.reports import sink_table
 from penstock.scratch import Scratch, Spool, SpoolWriter
 
-__all__ = ["Artifacts", "Draft", "SectionDraft", "replacing"]
+__all__ = ["DRAFT_SUFFIX", "Artifacts", "Draft", "SectionDraft", "replacing"]
 
 
 class Artifacts(msgspec.Struct, frozen=True):
@@ -81,13 +81,17 @@ class Artifacts(msgspec.Struct, frozen=True):
         return self.paths.get("inputs")
 
 
+DRAFT_SUFFIX = ".new"
+"""Ends the names of drafts. One that a killed process has left is replaced by the next one."""
+
+
 class Draft:
     """A new version of a file, which replaces the file when it is committed."""
 
     def __init__(self, path: str) -> None:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         self._path = path
-        self._draft = path + ".new"
+        self._draft = path + DRAFT_SUFFIX
         self.file: IO[bytes] = open(self._draft, "wb", buffering=1 << 20)  # noqa: SIM115
 
     def commit(self) -> None:

@@ -9,7 +9,7 @@ from functools import cache, partial
 from typing import NamedTuple
 
 from penstock.endpoints.base import Endpoint, endpoint_named
-from penstock.errors import UserError, disk_full
+from penstock.errors import DiskFull, UserError, disk_full
 from penstock.metrics.certificate import certify
 from penstock.metrics.summary import Summary
 from penstock.metrics.token_counting import ClientCounter, Counter, ServerCounter
@@ -75,7 +75,7 @@ def report_point(
                 "to another folder."
             ) from None
         if disk_full(error) is not None:
-            raise UserError(
+            raise DiskFull(
                 f"The disk is full: there is no space for the report in {folder}. Free some space, and `penstock report {run}` "
                 f"writes it from the records in {log.folder}."
             ) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.errors import PenstockError, RunError, UserError
+from penstock.errors import DiskFull, PenstockError, RunError, UserError
 from penstock.records.log import RunLog
 from penstock.records.read_sections import most_processes
 from penstock.runs.observer import Observer
@@ -90,6 +90,14 @@ def run_experiment(
 def _explain(failure: PenstockError, experiment: Experiment, folder: RunFolder) -> str:
     """Return a sentence about the failure of an experiment; raise that of a single run, with what to do about it."""
     path = experiment.settings.output.folder
+    if isinstance(failure, DiskFull):
+        text = (
+            f"The disk is full. Free some space; then `penstock report {path}` shows the records up to then, and "
+            f"`aiperf profile --resume {path}` sends the rest."
+        )
+        if experiment.largest:
+            return text
+        raise DiskFull(text) from None
     if experiment.largest:
         return f"{failure} `penstock report {path}` shows the records up to then."
     kept = f"{failure} The records up to then are in {folder.log}; `penstock report {path}` shows them."

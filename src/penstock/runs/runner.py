@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock.errors import RunError, UserError
+from penstock.errors import DiskFull, RunError, UserError
 from penstock.records.log import (
     INPUT_ERROR,
     Decision,
@@ -398,7 +398,7 @@ class Runner:
         self._backend.wait(step)
 
     def _raise_failures(self) -> None:
-        for kind, error in (("user", UserError), ("run", RunError)):
+        for kind, error in (("disk", DiskFull), ("user", UserError), ("run", RunError)):
             for _, failure in self._failures:
                 if failure.kind == kind:
                     raise error(failure.text)

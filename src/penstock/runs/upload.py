@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.errors import RunError, UserError
 from penstock.extras import require_extra
+from penstock.reports.artifacts import DRAFT_SUFFIX
 from penstock.secrets import redact_url
 from penstock.settings.schema import OutputSettings
 
@@ -51,14 +52,15 @@ def _file_system(url: str) -> tuple[Any, str]:
 
 
 def upload(folder: str, url: str) -> int:
-    """Copy all files in `folder`, with the log, to the URL, and return how many. Raise RunError if that fails."""
+    """Copy all files in `folder`, with the log and without drafts of a killed report, to the URL, and return how many. Raise
+    RunError if that fails."""
     file_system, root = _file_system(url)
     count = 0
     for parent, _, names in os.walk(folder):
         target = os.path.normpath(os.path.join(root, os.path.relpath(parent, folder)))
         try:
             file_system.makedirs(target, exist_ok=True)
-            for name in names:
+            for name in (name for name in names if not name.endswith(DRAFT_SUFFIX)):
                 file_system.put_file(os.path.join(parent, name), f"{target}/{name}")
                 count += 1
         except Exception as error:  # each file system has exceptions of its own

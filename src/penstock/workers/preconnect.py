@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
 
-from penstock.errors import PenstockError, UserError, disk_full
+from penstock.errors import DiskFull, PenstockError, UserError, disk_full
 from penstock.schedule.share import Share, split
 from penstock.wire.clock import Clock
 from penstock.wire.exchange import WireError
@@ -138,7 +138,8 @@ def describe_failure(targets: Sequence[Target], error: BaseException) -> WorkerF
     known = _unreachable(targets, error.error) if isinstance(error, ConnectError) else disk_full(error) or error
     if not isinstance(known, PenstockError):
         return WorkerFailed("traceback", "".join(traceback.format_exception(error))[-_MAX_CHARACTERS:])
-    return WorkerFailed("user" if isinstance(known, UserError) else "run", str(known)[:_MAX_CHARACTERS])
+    kind = "disk" if isinstance(known, DiskFull) else "user" if isinstance(known, UserError) else "run"
+    return WorkerFailed(kind, str(known)[:_MAX_CHARACTERS])
 
 
 def _unreachable(targets: Sequence[Target], error: WireError) -> UserError:
