@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.cli.config_init import TEMPLATES
 from penstock.cli.main import main
-from penstock.settings.config.templates import TEMPLATES
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.cli.dashboard.snapshot import Header, PhaseView, Snapshot
 from penstock.records.worker_report import WorkerReport
-from penstock.wire.duration_sketch import DurationSketch
+from penstock.wire.stats import DurationSketch
 
 SECOND = 1_000_000_000
 

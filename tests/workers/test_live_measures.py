@@ -7,7 +7,7 @@ import random
 import pytest
 
 from penstock.records.record import Failure, Record, Usage
-from penstock.wire.duration_sketch import DurationSketch
+from penstock.wire.stats import DurationSketch
 from penstock.workers.live_measures import LiveMeasures
 from penstock.workers.messages import ErrorCause
 

@@ -8,12 +8,20 @@ import re
 import sys
 
 from penstock.errors import UserError
+from penstock.settings import config
 from penstock.settings.command_line import CommandLine, options
-from penstock.settings.config.templates import TEMPLATES, template_text
 from penstock.settings.flag_values import ParsedArguments
 
-__all__ = ["COMMAND_LINE", "run"]
+__all__ = ["COMMAND_LINE", "TEMPLATES", "run", "template_text"]
 
+TEMPLATES = {
+    "minimal": "a fixed number of requests in flight",
+    "rate": "a rate of requests, with ramp, duration and limits of time",
+    "warmup": "a warmup before the measurement",
+    "replay": "requests from a file, byte for byte",
+    "goodput": "service level objectives, and an exit status for CI",
+}
+"""Name -> what it shows. The texts are in the folder `settings/config/templates`."""
 COMMAND_LINE = CommandLine(
     "config init",
     "Print a configuration file with comments. It can be run as it is: its server is mock://, inside Penstock.",
@@ -53,6 +61,12 @@ def run(parsed: ParsedArguments) -> int:
     _write_new(values["output"], text, parsed.spellings["output"])
     print(f"Wrote {values['output']}; run it with `{parsed.program} profile --config {values['output']}`.")
     return 0
+
+
+def template_text(name: str) -> str:
+    path = os.path.join(os.path.dirname(config.__file__), "templates", f"{name}.yaml")
+    with open(path, encoding="utf-8") as file:
+        return file.read()
 
 
 def _with_value(text: str, key: str, value: str) -> str:

@@ -19,7 +19,7 @@ from penstock.runs.companion import Companion, CompanionControl
 from penstock.runs.prepare import Prepared
 from penstock.runs.runner import RunProgress
 from penstock.settings.schema import Settings
-from penstock.wire.duration_sketch import DurationSketch
+from penstock.wire.stats import DurationSketch
 
 __all__ = ["LiveMetrics", "live_metrics", "render"]
 

@@ -31,7 +31,7 @@ from penstock.records.log import (
 )
 from penstock.runs.companion import Companion
 from penstock.schedule.phase import Phase
-from penstock.wire.duration_sketch import DurationSketch
+from penstock.wire.stats import DurationSketch
 from penstock.workers.backend import Backend
 from penstock.workers.messages import (
     Close,

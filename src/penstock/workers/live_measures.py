@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from penstock.records.record import Record
-from penstock.wire.duration_sketch import DurationSketch
+from penstock.wire.stats import DurationSketch
 from penstock.workers.messages import ErrorCause
 
 __all__ = ["LiveMeasures"]

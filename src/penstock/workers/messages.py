@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.records.worker_report import WorkerReport
 from penstock.schedule.phase import Phase
-from penstock.wire.duration_sketch import DurationSketch
+from penstock.wire.stats import DurationSketch
 
 __all__ = [
     "ChangedFile",

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 import yaml
 
+from penstock.cli.config_init import TEMPLATES, template_text
 from penstock.cli.config_validate import read_points
 from penstock.runs.read_settings import read_settings
 from penstock.settings.config import with_config
 from penstock.settings.config.expand import expanded
-from penstock.settings.config.templates import TEMPLATES, template_text
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.schema import Settings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.records.worker_report import WorkerReport
-from penstock.wire.duration_sketch import DurationSketch
+from penstock.wire.stats import DurationSketch
 
 __all__ = ["Close", "GpuView", "Header", "PhaseView", "PointView", "Ready", "ServerView", "Snapshot"]
 

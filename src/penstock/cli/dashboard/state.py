@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from penstock.cli.dashboard.snapshot import Header, Snapshot
 from penstock.metrics.certificate import Certificate, RequestCounts, certify
-from penstock.wire.duration_sketch import DurationSketch
+from penstock.wire.stats import DurationSketch
 
 __all__ = ["DashboardState", "Percentiles"]
 
