@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Final, Literal
 
 from penstock.gateway.limits.windows import width_us
@@ -35,24 +36,31 @@ def bucket_key(*parts: str) -> bytes:
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=16, person=b"penstock.limits").digest()
 
 
-class WindowLimit:
-    """A limit on requests or tokens per time window."""
+class Bucket:
+    """What a limit is counted in. `offset` is that of its record in the local table at the last access, or -1."""
 
-    __slots__ = ("high", "key", "layer", "limit", "limit_text", "low", "offset", "per", "seconds", "tokens", "width")
+    __slots__ = ("high", "key", "layer", "limit", "low", "offset")
 
-    def __init__(self, layer: Layer, owner: str, unit: Literal["requests", "tokens"], per: str, limit: int) -> None:
+    def __init__(self, layer: Layer, limit: int, *name: str) -> None:
         self.layer = layer
-        self.tokens = unit == "tokens"
-        self.per = per
         self.limit = limit
-        self.limit_text = str(limit)
-        self.seconds = _SECONDS[per]
-        self.width = width_us(self.seconds)
-        self.key = bucket_key(owner, unit, per)
+        self.key = bucket_key(*name)
         self.low = int.from_bytes(self.key[:8], "little")
         self.high = int.from_bytes(self.key[8:], "little")
         self.offset = -1
-        """Offset in the local table at the last access, or -1."""
+
+
+class WindowLimit(Bucket):
+    """A limit on requests or tokens per time window."""
+
+    __slots__ = ("limit_text", "per", "tokens", "width")
+
+    def __init__(self, layer: Layer, owner: str, unit: Literal["requests", "tokens"], per: str, limit: int) -> None:
+        super().__init__(layer, limit, owner, unit, per)
+        self.tokens = unit == "tokens"
+        self.per = per
+        self.limit_text = str(limit)
+        self.width = width_us(_SECONDS[per])
 
     def amount(self, tokens: int) -> int:
         """Return the amount to charge for a request with this many tokens.
@@ -62,36 +70,17 @@ class WindowLimit:
         return min(tokens, max(1, self.limit)) if self.tokens else 1
 
 
-class ConcurrencyLimit:
+class ConcurrencyLimit(Bucket):
     """A limit on concurrent requests."""
 
-    __slots__ = ("high", "key", "layer", "limit", "low", "offset")
+    __slots__ = ()
 
     def __init__(self, layer: Layer, owner: str, limit: int) -> None:
-        self.layer = layer
-        self.limit = limit
-        self.key = bucket_key(owner, "concurrency")
-        self.low = int.from_bytes(self.key[:8], "little")
-        self.high = int.from_bytes(self.key[8:], "little")
-        self.offset = -1
+        super().__init__(layer, limit, owner, "concurrency")
 
 
 class RequestLimits:
     """All limits that apply to a request, those of the key first."""
-
-    __slots__ = (
-        "_header_groups",
-        "_key_concurrency",
-        "_without_key_slot",
-        "_without_slots",
-        "concurrency",
-        "key",
-        "model",
-        "policies",
-        "reported",
-        "token_windows",
-        "windows",
-    )
 
     def __init__(
         self,
@@ -103,8 +92,6 @@ class RequestLimits:
     ) -> None:
         self.key = key
         self.model = model
-        self._without_slots: RequestLimits | None = None
-        self._without_key_slot: RequestLimits | None = None
         self.policies = policies
         self.windows = tuple(windows)
         self.concurrency = tuple(concurrency)
@@ -120,20 +107,16 @@ class RequestLimits:
         )
         self._key_concurrency = next((index for index, limit in enumerate(concurrency) if limit.layer == "key"), None)
 
-    @property
+    @cached_property
     def without_slots(self) -> RequestLimits:
         """The windows alone."""
-        if self._without_slots is None:
-            self._without_slots = RequestLimits(self.key, self.model, self.policies, list(self.windows), [])
-        return self._without_slots
+        return RequestLimits(self.key, self.model, self.policies, list(self.windows), [])
 
-    @property
+    @cached_property
     def without_key_slot(self) -> RequestLimits:
         """All limits but the concurrency of the key."""
-        if self._without_key_slot is None:
-            others = [limit for limit in self.concurrency if limit.layer != "key"]
-            self._without_key_slot = RequestLimits(self.key, self.model, self.policies, list(self.windows), others)
-        return self._without_key_slot
+        others = [limit for limit in self.concurrency if limit.layer != "key"]
+        return RequestLimits(self.key, self.model, self.policies, list(self.windows), others)
 
     def headers(self, states: Sequence[tuple[int, int]], free: Sequence[int]) -> tuple[tuple[str, str], ...]:
         """Return the x-ratelimit headers; of several windows per unit, those of the one with the least remaining.
