@@ -150,7 +150,7 @@ def test_counts_survive_a_restart_of_the_gateway(table_path: str, limits: dict[s
     assert run(scenario()) == [True, True, False]
 
 
-@pytest.mark.parametrize("content", [b"", b"x" * 8192, b"PSNL2\0\0\0" + b"\x01" * 16])
+@pytest.mark.parametrize("content", [b"", b"x" * 8192, b"PSNL3\0\0\0" + b"\x01" * 16])
 def test_damaged_table_is_replaced(table_path: str, content: bytes) -> None:
     Path(table_path).write_bytes(content)
     table = SharedTable.open(table_path)

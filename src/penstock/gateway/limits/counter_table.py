@@ -1,12 +1,14 @@
 """Counters in a memory-mapped file that all worker processes of one machine share, and that survives their restart.
 
-    header     magic number, sizes, the process that reported the Redis outage, and a row for each attached process
-               (pid, start time)
+    header     magic number, sizes, the process that reported the Redis outage, and for each row whether it is in use
     windows    records of 36 words: key (2), tick, width, 32 counters
     slots      records of 131 words: key (2), last used, then a 32-bit counter for each process row
 
 A word has 64 bits. Every access holds the file's lock (flock takes 0.8 µs for lock and unlock, fcntl 1.2 µs). The kernel
 releases the lock when its holder dies. Each change is one write to a counter, so a crash leaves nothing to repair.
+
+A process that holds slots has a row: it counts them there, and owns the file `PATH.ROW` (`gateway.owned_file`). So the slots of
+a process that has ended are known, also if it ran in another container.
 
 Both tables are hash tables with linear probing over 16 records. If all 16 are taken, a new window replaces an expired one,
 or else the least recently used one (`evicted` counts these); new slots replace only an unoccupied record. So memory is
@@ -24,20 +26,21 @@ from fcntl import LOCK_EX, LOCK_UN, flock
 from typing import Final
 
 from penstock.errors import UserError
+from penstock.gateway import owned_file
 from penstock.gateway.limits.windows import TICKS
 
 __all__ = ["SharedTable"]
 
-_MAGIC: Final = 0x324C4E5350  # "PSNL2"
+_MAGIC: Final = 0x334C4E5350  # "PSNL3"
 _HEADER_BYTES: Final = 8192
 _ROWS: Final = 256
 """Maximum number of attached processes."""
 _USED_ROWS_OFFSET: Final = 3
 """Word offset of the number of rows that have been used."""
 _REPORTER_OFFSET: Final = 8
-"""Word offset of the pid and start time of the process that reported the Redis outage; 0 if there is none."""
+"""Word offset of the row, plus 1, of the process that reported the Redis outage; 0 if there is none."""
 _ROWS_OFFSET: Final = 64
-"""Word offset of the process rows, each a pid and a start time."""
+"""Word offset of the flags that say which rows are in use."""
 _PROBES: Final = 16
 RING: Final = 4
 """Offset of the counters within a window record."""
@@ -60,7 +63,7 @@ class SharedTable:
         self._slots = int(self.words[2])
         self._windows_offset = _HEADER_BYTES // 8
         self._slots_offset = self._windows_offset + self._windows * _WINDOW_WORDS
-        self._row = -1
+        self._row = self._row_fd = -1
         self.evicted = 0
 
     @classmethod
@@ -115,9 +118,11 @@ class SharedTable:
         """Release the slots and the row of this process, and unmap the table."""
         if self._row >= 0:
             self.lock()
-            self._clear_rows([self._row])
+            self._clear_row(self._row)
+            if self._row_fd >= 0:
+                os.close(self._row_fd)
+            self._row = self._row_fd = -1
             self.unlock()
-            self._row = -1
         self.words.release()
         self._counters32.release()
         self._memory.close()
@@ -132,36 +137,38 @@ class SharedTable:
         self.lock()
         try:
             self.reap()
-            words = self.words
             for row in range(_ROWS):
-                offset = _ROWS_OFFSET + 2 * row
-                if not words[offset]:
-                    words[_USED_ROWS_OFFSET] = max(words[_USED_ROWS_OFFSET], row + 1)
-                    words[offset + 1] = _start_time(os.getpid())
-                    words[offset] = os.getpid()
-                    self._row = row
+                if not self.words[_ROWS_OFFSET + row]:
+                    self.words[_USED_ROWS_OFFSET] = max(self.words[_USED_ROWS_OFFSET], row + 1)
+                    self.words[_ROWS_OFFSET + row] = 1
+                    self._row, self._row_fd = row, self._own(row)
                     return
         finally:
             self.unlock()
         raise RuntimeError(f"more than {_ROWS} processes share the limits in {self.path}")
+
+    def _own(self, row: int) -> int:
+        """Return a descriptor that owns the row; -1 if another process owns it, or if the table has no file."""
+        if self.path is None:
+            return -1
+        fd = os.open(f"{self.path}.{row}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        if owned_file.is_orphan(fd):
+            return fd
+        os.close(fd)
+        return -1
 
     def claim_outage_report(self, *, down: bool) -> bool:
         """Return True if this process should log that Redis is down, or that it is back.
 
         Only one process of the machine logs each change. A report by a process that has died since may be repeated.
         """
-        words = self.words
+        self.claim_row()
         self.lock()
         try:
-            reporter = words[_REPORTER_OFFSET]
-            if not down:
-                words[_REPORTER_OFFSET] = 0
-                return reporter != 0
-            if reporter and _start_time(reporter) == words[_REPORTER_OFFSET + 1]:
-                return False
-            words[_REPORTER_OFFSET + 1] = _start_time(os.getpid())
-            words[_REPORTER_OFFSET] = os.getpid()
-            return True
+            self.reap()
+            reporter = self.words[_REPORTER_OFFSET]
+            self.words[_REPORTER_OFFSET] = self._row + 1 if down else 0
+            return not reporter if down else bool(reporter)
         finally:
             self.unlock()
 
@@ -169,24 +176,22 @@ class SharedTable:
 
     def reap(self) -> int:
         """Release the slots and rows of dead processes, and return their number."""
-        words = self.words
-        dead = []
-        for row in range(words[_USED_ROWS_OFFSET]):
-            pid = words[_ROWS_OFFSET + 2 * row]
-            if pid and pid != os.getpid() and _start_time(pid) != words[_ROWS_OFFSET + 2 * row + 1]:
-                dead.append(row)
-        if dead:
-            self._clear_rows(dead)
-        return len(dead)
+        dead = 0
+        for row in range(self.words[_USED_ROWS_OFFSET]):
+            if self.words[_ROWS_OFFSET + row] and row != self._row and (fd := self._own(row)) >= 0:
+                self._clear_row(row)
+                os.close(fd)
+                dead += 1
+        return dead
 
-    def _clear_rows(self, rows: list[int]) -> None:
-        words, counters32 = self.words, self._counters32
+    def _clear_row(self, row: int) -> None:
+        words = self.words
         for offset in range(self._slots_offset, self._slots_offset + self._slots * _SLOT_WORDS, _SLOT_WORDS):
             if words[offset]:
-                for row in rows:
-                    counters32[2 * (offset + _SLOT_COUNTERS) + row] = 0
-        for row in rows:
-            words[_ROWS_OFFSET + 2 * row] = 0
+                self._counters32[2 * (offset + _SLOT_COUNTERS) + row] = 0
+        words[_ROWS_OFFSET + row] = 0
+        if words[_REPORTER_OFFSET] == row + 1:
+            words[_REPORTER_OFFSET] = 0
 
     def window(self, low: int, high: int, width: int, tick: int) -> tuple[int, int]:
         """Return the offset of the key's record, which is created if needed and advanced to `tick`, and its tick, which is
@@ -274,25 +279,3 @@ def _reserve(fd: int, size: int) -> None:
         os.posix_fallocate(fd, 0, size)
     else:  # macOS
         os.pwrite(fd, bytes(size), 0)
-
-
-def _start_time(pid: int) -> int:
-    """Return the start time of a process in clock ticks, which distinguishes it from later processes with the same pid.
-
-    Returns 0 if there is no such process, and 1 if it exists but the system has no /proc.
-    """
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        # a zombie holds no slots
-        return 0 if fields[0] in (b"Z", b"X") else int(fields[19])
-    except OSError:
-        if os.path.isdir("/proc/self"):
-            return 0
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return 0
-    except PermissionError:
-        pass
-    return 1
