@@ -11,9 +11,10 @@ __all__ = ["COMMAND_LINE", "run"]
 _RESUME = Flag(
     "--resume",
     "path",
-    "Go on with the run in this artifact folder, which was killed, interrupted or lost a worker: take the load from its log, "
-    "send what is left, and report both parts. Conversations without a complete record begin again at their first turn. Only "
-    "--url, credentials, --cluster, --results-url and --quiet, --ui and --verbose can be given with it.",
+    "Go on with the run, sweep, search or comparison of servers in this artifact folder, which was killed, interrupted or lost "
+    "a worker: take the load from its log, send what is left, and report both parts. Conversations without a complete record "
+    "begin again at their first turn. Only --url, credentials, --cluster, --results-url and --quiet, --ui and --verbose can be "
+    "given with it.",
     "resume",
     metavar="FOLDER",
     penstock_only=True,
