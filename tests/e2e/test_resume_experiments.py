@@ -1,4 +1,4 @@
-"""`--resume` of every kind of experiment, after `kill -9` at random moments: each turn counts once."""
+"""`--resume` of every kind of experiment, after `kill -9` and Ctrl-C at random moments: each turn counts once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.programs import Outcome, Program, Running
 
 pytestmark = pytest.mark.slow
 
-KILLS = 3
+SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGKILL)
 CONVERSATIONS, TURNS = 60, 3
 
 
@@ -95,21 +95,20 @@ def input_flags(folder: Path, files: str) -> list[Any]:
     return ["--input-file", path, "--use-server-token-count", *more]
 
 
-def kill(running: Running, random: Random) -> bool:
-    """Kill a run at a random moment after it has begun to write records; return False if it has ended by then."""
+def end(running: Running, random: Random, number: int) -> bool:
+    """End a run at a random moment after it has begun to write records; return False if it has ended by then."""
     log = running.folder / "log"
     while running.process.poll() is None and not any(path.stat().st_size for path in log.glob("worker-*.log")):
         time.sleep(0.01)
     time.sleep(random.random())
     if running.process.poll() is not None:
         return False
-    os.killpg(os.getpgid(running.process.pid), signal.SIGKILL)
-    running.process.wait()
-    return True
+    os.killpg(os.getpgid(running.process.pid), number)
+    return running.wait().status in (-number, 130)
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_each_turn_counts_once_after_kills_at_random_moments(mock, program: Program, name: str) -> None:
+def test_each_turn_counts_once_after_ends_at_random_moments(mock, program: Program, name: str) -> None:
     kind = KINDS[name]
     random = Random(f"{name} 1")
     slow = mock(ttft=40, tokens=2, slots=8)
@@ -121,8 +120,8 @@ def test_each_turn_counts_once_after_kills_at_random_moments(mock, program: Prog
     env = {"PENSTOCK_FIRST_BYTES": "2000"} if kind.files == "payloads" else {}
     arguments: list[Any] = [*begin, "--model", "m", "--artifact-dir", folder, *flags, *data, *kind.flags]
     running = program.start(*arguments, folder=folder, command="penstock", **env)
-    for _ in range(KILLS):
-        if not kill(running, random):
+    for number in SIGNALS:
+        if not end(running, random, number):
             break
         assert not twice(folder)
         running = program.start("profile", "--resume", folder, folder=folder, **env)
