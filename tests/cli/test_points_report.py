@@ -40,5 +40,5 @@ def test_quiet_search_without_a_result_says_so(
     result = SearchResult(levels, None, [(1.0,)] * len(levels))
     search = SearchOutcome("concurrency", (parse_slo("p99 time_to_first_token<3"),), result)
     none: Any = None
-    assert search_status(FinishedRun(none, none, 0, [], 0), search, quiet=True) == EXIT_FAILED
+    assert search_status(FinishedRun(none, none, [], 0), search, quiet=True) == EXIT_FAILED
     assert capsys.readouterr().err == sentence

@@ -28,8 +28,10 @@ from penstock.runs.run_folder import RunFolder
 from penstock.runs.runner import RunProgress
 from penstock.runs.start_run import StartedRun, start_run
 from penstock.runs.stop_rules import CallerRule
+from penstock.runs.stored_data import default_entries
 from penstock.runs.upload import copied_results
 from penstock.settings.resolve import resolve_load
+from penstock.settings.schema import Settings
 
 __all__ = ["Runner", "compare", "mock", "profile", "sweep"]
 
@@ -99,7 +101,7 @@ class Runner:
 
     def __init__(self, *, on_progress: OnProgress | None = None, **options: Any) -> None:
         self._options = options
-        self._settings = settings_of(options)
+        self._settings = _with_entries(settings_of(options))
         if self._settings.warmup.on or self._settings.until:
             raise UserError(
                 "penstock.Runner runs only the phases that you give to `run`. Leave out the warmup and `until`: run a phase as "
@@ -127,7 +129,7 @@ class Runner:
 
     def load(self, **options: Any) -> None:
         """Replace the prompts. The options are those of the command line for the input: `isl`, `osl`, `input_file`, …"""
-        settings = settings_of(self._options | options)
+        settings = _with_entries(settings_of(self._options | options))
         self._settings = replace(self._settings, input=settings.input)
 
     def run(
@@ -191,6 +193,13 @@ def compare(
             raise UserError(f"There is no run at '{path}'.")
     a, b = (read_requests(path, path) for path in paths)
     return compare_pairs(pair(a, b), throughput=True, metric=metric)
+
+
+def _with_entries(settings: Settings) -> Settings:
+    """Return the settings with the number of synthetic prompts, which does not depend on the loads of the phases."""
+    if settings.input.file is not None or settings.input.entries is not None:
+        return settings
+    return replace(settings, input=replace(settings.input, entries=default_entries(settings)))
 
 
 class _Observer(Observer):

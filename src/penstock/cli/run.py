@@ -71,6 +71,6 @@ def run_on_terminal(experiment: Experiment, folder: RunFolder, logged: LoggedRun
     try:
         return run_experiment(experiment, folder, TerminalObserver(experiment, folder), logged=logged)
     except KeyboardInterrupt:
-        if not folder.began:
+        if not folder.began or logged is not None:
             print("Interrupted before the first request: nothing was written.", file=sys.stderr)
         raise

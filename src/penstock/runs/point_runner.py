@@ -35,10 +35,6 @@ class EndedPoint(NamedTuple):
     point: Point
     logged: LoggedPoint | None
     """Its frame in the log; None if it is the whole run."""
-    failed: str | None = None
-    """Why too many failed requests ended it; None if they did not."""
-    interrupted: bool = False
-    """True if the run has to end, because of the user or of a companion."""
     facts: dict[str, Any] | None = None
     """What the rule of the point has found; None without a rule."""
     unsent: str | None = None
@@ -136,7 +132,7 @@ class PointRunner:
                     return None
                 if runner.interrupts:
                     runner.log_decision(INTERRUPTED)
-                return EndedPoint(point, logged, interrupted=True)
+                return EndedPoint(point, logged)
             if profiling and point.rule is not None:
                 self._sending = _Sending(running, runner.progress.sent)
                 if before is not None:
@@ -150,7 +146,7 @@ class PointRunner:
             if not profiling:
                 self._after_warmup[self._loaded] = position
             ended = self._end_phase(point, logged, running, watch)
-            if ended.failed is not None or ended.interrupted:
+            if watch.failed is not None or runner.stopping:
                 break
         return ended
 
@@ -168,7 +164,7 @@ class PointRunner:
             runner.log_decision(INTERRUPTED, phase=running.index)
         elif watch.ended_by_rule or (point.rule is not None and not runner.stopping):
             runner.log_decision(STOP_RULE, phase=running.index)  # the phase is complete although it was stopped
-        return EndedPoint(point, logged, watch.failed, runner.stopping, facts)
+        return EndedPoint(point, logged, facts)
 
     def end_sending(self) -> None:
         """End the point that sends until the next one begins, if there is one."""

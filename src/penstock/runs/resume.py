@@ -13,7 +13,6 @@ from penstock.errors import UserError
 from penstock.records.bodies import BodyReader
 from penstock.records.header import RunHeader, Variation
 from penstock.records.log import (
-    FAILURES,
     SEARCH_LOAD,
     STOP_RULE,
     LoggedData,
@@ -54,8 +53,6 @@ class DonePoint(NamedTuple):
     logged: LoggedPoint | None
     settings: Settings
     is_complete: bool
-    failed: str | None
-    """Why too many failed requests ended it."""
     facts: dict[str, Any] | None
     """What the rule of the point has found; None without a rule."""
     dataset: LoggedData | None
@@ -170,16 +167,13 @@ def _planned(log: RunLog, *, several_turns: bool) -> list[Phase]:
 
 
 def _done_point(log: RunLog, *, is_complete: bool) -> DonePoint:
-    decisions = list(log.decisions())
-    facts = [decision.values for decision in decisions if decision.kind == SEARCH_LOAD]
-    failed = [decision.values["reason"] for decision in decisions if decision.kind == FAILURES]
+    facts = [decision.values for decision in log.decisions(SEARCH_LOAD)]
     phases = log.covered_phases
     warmed_up = len({phase.kind for phase in phases}) > 1
     return DonePoint(
         log.point,
         log.header.settings,
         is_complete,
-        failed[-1] if failed else None,
         facts[-1] if facts else None,
         phases[-1].data if phases else None,
         phases[-1].load.get("first", 0) if warmed_up else None,

@@ -28,16 +28,10 @@ class FinishedRun(NamedTuple):
     settings: Settings
     """With the URLs of mock servers."""
     tokenizer: LazyTokenizer
-    expected: int
-    """Requests of a single run, as far as they are known."""
     results: list[PointResult]
     """Results of the points that were started; empty for a single run."""
     interrupts: int
     """How often the user interrupted it."""
-    input_error: str | None = None
-    """Error in the input files that ended the run early."""
-    stopped: str | None = None
-    """Why a stop rule ended a single run early."""
     error: str | None = None
     """Why an experiment ended before its last point, unless it was interrupted."""
 
@@ -69,22 +63,13 @@ def run_experiment(
         else:
             error = _explain(failure, experiment, folder)
     runner = run.runner
-    if not folder.began:
+    if not folder.began or (runner.stopping and not runner.began):
         raise UserError(runner.companion_error) if runner.companion_error is not None else KeyboardInterrupt
     if error is None and runner.lost_workers and experiment.largest:
         error = f"A worker process was lost{', so the points after it were not run' if loop.has_next else ''}."
     if experiment.largest:
         error = error or runner.companion_error
-    return FinishedRun(
-        run.settings,
-        run.tokenizer,
-        sum(count or 0 for count in run.prepared.expected),
-        loop.results(run.tokenizer),
-        runner.interrupts,
-        runner.companion_error,
-        None if experiment.largest or not loop.ended else loop.ended[-1].failed,
-        error,
-    )
+    return FinishedRun(run.settings, run.tokenizer, loop.results(run.tokenizer), runner.interrupts, error)
 
 
 def _explain(failure: PenstockError, experiment: Experiment, folder: RunFolder) -> str:
@@ -138,7 +123,7 @@ class _PointLoop:
             if not done.is_complete:
                 return
             left -= 1
-            ended = EndedPoint(point, done.logged, done.failed, facts=done.facts)
+            ended = EndedPoint(point, done.logged, done.facts)
             self._take(self._result(ended, tokenizer)._replace(from_log=True))
         if self._next is None:
             folder = self._settings.output.folder
@@ -153,11 +138,8 @@ class _PointLoop:
                 return
             result = self._result(ended, run.tokenizer)
             self._observer.point_ended(result)
-            if runner.stopping:
-                self._results.append(result)
-                break
-            self._take(result)
-            if runner.lost_workers:
+            self._take(result, decide=not runner.stopping)
+            if runner.stopping or runner.lost_workers:
                 break
         points.end_sending()
 
@@ -170,10 +152,12 @@ class _PointLoop:
             return PointResult(ended.point, None, facts=ended.facts)
         return report_ended(ended, self._settings.output.folder, tokenizer, self._processes)
 
-    def _take(self, result: PointResult) -> None:
-        """Give a result to the experiment, and receive its next point."""
+    def _take(self, result: PointResult, *, decide: bool = True) -> None:
+        """Keep a result and, with `decide`, give it to the experiment and receive its next point."""
         if result.point.rule is None:
             self._results.append(result)
+        if not decide:
+            return
         try:
             self._next = self._points.send(result)
         except StopIteration:

@@ -157,4 +157,5 @@ def data_key(settings: Settings, *, synthetic: bool, depends_on_seed: bool) -> H
     drawn = depends_on_seed or data.output_tokens_stddev or settings.model_selection != "round_robin"
     if not drawn:
         data = replace(data, seed=0)  # it decides the order only
-    return data, default_entries(settings) if synthetic else None, settings.load.schedule
+    entries = default_entries(settings) if synthetic and data.entries is None else None
+    return data, entries, settings.load.schedule
