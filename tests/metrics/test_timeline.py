@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.metrics import step_grid
 from penstock.metrics.measure import measure
 from penstock.metrics.metric import TokenCounts
 from penstock.metrics.phase_stats import PhaseStats
@@ -148,12 +147,10 @@ def test_throughput_needs_token_counts(tmp_path):
 @given(st.lists(st.tuples(st.integers(-200, 400), st.integers(1, 100), st.integers(1, 9)), min_size=1, max_size=20))
 def test_grid_holds_the_exact_integrals_also_after_its_width_has_doubled(intervals):
     truth = np.zeros(1200)  # from -400 to 800
-    grid = StepGrid(1, width_ns=10)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(step_grid, "_MOST_BINS", 16)
-        for begin, length, height in intervals:
-            truth[begin + 400 : begin + 400 + length] += height
-            grid.add(np.array([begin, begin + length]), {0: np.array([height, -height], dtype=float)})
+    grid = StepGrid(1, width_ns=10, most_bins=16)
+    for begin, length, height in intervals:
+        truth[begin + 400 : begin + 400 + length] += height
+        grid.add(np.array([begin, begin + length]), {0: np.array([height, -height], dtype=float)})
     bins = 400 // grid.width
     expected = truth[400 - bins * grid.width : 400 + bins * grid.width].reshape(-1, grid.width).sum(axis=1)
     assert grid.integrals(0, -bins, bins) == pytest.approx(expected, abs=1e-9)

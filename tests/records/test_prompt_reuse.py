@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.records import prompt_reuse
 from penstock.records.prompt_reuse import PromptReuse, ReuseCounts
 
 
-def counts_of(*prompts: bytes) -> ReuseCounts:
-    reuse = PromptReuse()
+def counts_of(*prompts: bytes, **limits: int) -> ReuseCounts:
+    reuse = PromptReuse(**limits)
     for prompt in prompts:
         reuse.add(prompt)
     return reuse.counts
@@ -32,10 +31,9 @@ def test_prompts_with_less_than_256_bytes_in_common_are_different(second: bytes)
     assert (counts.repeated, counts.sharing, counts.shared_size) == (0, 0, 0)
 
 
-def test_counts_beyond_the_limit_of_memory_are_estimates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompt_reuse, "_MAX_HASHES", 500)
+def test_counts_beyond_the_limit_of_memory_are_estimates() -> None:
     prompts = [b"%d " % n * 100 for n in range(4000)]
-    counts = counts_of(*prompts, *prompts)
+    counts = counts_of(*prompts, *prompts, max_hashes=500)
     assert counts.prompts == 8000
     assert counts.repeated == pytest.approx(4000, rel=0.3)
     assert counts.sharing == pytest.approx(4000, rel=0.3)

@@ -6,11 +6,14 @@ import os
 
 import pytest
 
-from penstock.metrics import slices
+from penstock.metrics.metric import Measures
+from penstock.metrics.phase_stats import PhaseStats
+from penstock.metrics.slices import SliceBuilder
 from penstock.records.record import Failure
 from penstock.reports.console import console_text
 from support.records import MS, make_record
 from support.runs import EPOCH, PROFILING, WARMUP, report_run
+from support.scratch import SCRATCH
 
 # Starts at 5, 205, 405, 605, …: with slices of 1 s from 5 ms on, five requests each. None starts in the second slice. The last
 # request ends 2,110 ms after the first start, so that the third slice is cut.
@@ -109,11 +112,15 @@ def test_csv_has_a_row_for_each_statistic(sliced):
     assert {row["Timeslice"] for row in rows} == {"0", "1"}
 
 
-def test_large_runs_are_sliced_through_files(tmp_path, sliced, monkeypatch):
-    monkeypatch.setattr(slices, "_BUFFER_BYTES", 1)
-    records = [make_record(at=at, number=n) for n, at in enumerate(STARTS)]
-    again = report_run(tmp_path, records, slice_s=1.0)
-    assert timeslices(again)["timeslices"][0] == timeslices(sliced)["timeslices"][0]
+def test_large_runs_are_sliced_through_files():
+    def sliced(**limits):
+        builder = SliceBuilder(SCRATCH, 0.2, lambda: PhaseStats(SCRATCH, with_timeline=False), **limits)
+        for number, at in enumerate(STARTS):
+            builder.add(make_record(at=at, number=number), Measures({"request_latency": 10.0 + number}, {}))
+        return list(builder.slices((0, 2_000_000_000), lambda windows: [{} for _ in windows]))
+
+    assert sliced(buffer_bytes=1) == sliced()
+    assert len(sliced()) > 1
 
 
 def test_slices_are_written_only_on_request(tmp_path):

@@ -10,12 +10,12 @@ from itertools import chain, compress
 import msgspec
 import numpy as np
 
-from penstock.metrics.add_counts import add_counts, add_integer_fields
 from penstock.metrics.batch import Batch, MeasureTable, Selection
 from penstock.metrics.bounds import FigureBounds, RequestBounds
 from penstock.metrics.catalogue import CATALOGUE, GROUPS
 from penstock.metrics.certificate import RequestCounts
 from penstock.metrics.concurrency import Window, count_levels
+from penstock.metrics.counts import Counts
 from penstock.metrics.groups.error_adjusted import ADJUSTED
 from penstock.metrics.metric import Measures, PhaseFigures
 from penstock.metrics.objectives import Objective, meets
@@ -63,6 +63,33 @@ _GroupKey = tuple[str, int | None, str, ErrorOwner]
 """Type, code, message without its variable words, and owner."""
 
 
+class PhaseCounts(Counts):
+    """Counts of requests, and of what was in them."""
+
+    context_overflows: int = 0
+    streamed: int = 0
+    single_stamp_replies: int = 0
+    stamps: int = 0
+    coalesced_stamps: int = 0
+    coalesced_first_stamps: int = 0
+    wide_stamps: int = 0
+    conversations: int = 0
+    length_requested: int = 0
+    length_mismatched: int = 0
+    usage_compared: int = 0
+    usage_discrepant: int = 0
+    resent: int = 0
+    redirects: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    without_usage: int = 0
+    """Successful requests whose reply had no usage."""
+    queued: int = 0
+    """Requests that waited for a free slot."""
+    good: int = 0
+
+
 class PhaseStats:
     """Statistics of one phase. Add all records, then call `metrics()` once."""
 
@@ -80,7 +107,6 @@ class PhaseStats:
         """
         self._scheduled = scheduled
         self._objectives = objectives
-        self._good = 0
         self._scratch = scratch
         self._columns: dict[str, Column] = {}
         self._starts, self._ends = Column(scratch), Column(scratch)
@@ -90,30 +116,10 @@ class PhaseStats:
         self._bounds = RequestBounds(scratch)
         self._timeline = Timeline(scratch) if with_timeline else None
         self._series = SeriesRecorder(scratch) if with_series else None
-        self._context_overflows = 0
-        self._streamed = 0
-        self._single_stamp_replies = 0
-        self._stamps = 0
-        self._coalesced_stamps = 0
-        self._coalesced_first_stamps = 0
-        self._wide_stamps = 0
-        self._conversations = 0
-        self._length_requested = 0
-        self._length_mismatched = 0
-        self._usage_compared = 0
-        self._usage_discrepant = 0
-        self._resent = 0
-        self._redirects = 0
-        self.succeeded = 0
-        self.failed = 0
-        self.cancelled = 0
-        self.without_usage = 0
-        """Successful requests whose reply had no usage."""
-        self.queued = 0
-        """Requests that waited for a free slot."""
+        self.counts = PhaseCounts()
         self.longest_queued_ns = 0
-        self.finish_reasons: dict[str, int] = {}
-        self.warnings: dict[str, int] = {}
+        self.finish_reasons: Counter[str] = Counter()
+        self.warnings: Counter[str] = Counter()
         """Irregularities in replies that did not fail the request, with their counts."""
 
     def add(self, record: Record, measures: Measures) -> None:
@@ -124,22 +130,21 @@ class PhaseStats:
         self._starts.extend(batch.start)
         self._ends.extend(batch.end)
         self._cover(int(batch.start.min()), int(batch.end.max()))
-        self._conversations += int((batch.turn == 0).sum())
-        self._resent += int(batch.get("retries").sum())
-        self._redirects += int(batch.redirects.sum())
+        self.counts.conversations += int((batch.turn == 0).sum())
+        self.counts.resent += int(batch.get("retries").sum())
+        self.counts.redirects += int(batch.redirects.sum())
         good = meets(self._objectives, table) if self._objectives else None
         if self._series is not None:
             self._series.add(batch, table, good)
         ended = ~batch.cancelled
-        self.cancelled += batch.size - int(ended.sum())
+        self.counts.cancelled += batch.size - int(ended.sum())
         waited = (batch.issued - batch.intended)[ended]
         if (waited > 0).any():
-            self.queued += int((waited > 0).sum())
+            self.counts.queued += int((waited > 0).sum())
             self.longest_queued_ns = max(self.longest_queued_ns, int(waited.max()))
         for record in batch.records:
             if record.warnings and not record.cancelled:
-                for warning, count in record.warnings.items():
-                    self.warnings[warning] = self.warnings.get(warning, 0) + count
+                self.warnings.update(record.warnings)
         for index in np.flatnonzero(batch.failed):
             failure = batch.records[index].failure
             assert failure is not None
@@ -153,11 +158,10 @@ class PhaseStats:
 
     def merge(self, other: PhaseStats) -> None:
         """Add the requests that another object took, which is not used any more."""
-        longest = max(self.longest_queued_ns, other.longest_queued_ns)
-        add_integer_fields(self, other)
-        self.longest_queued_ns = longest
-        add_counts(self.finish_reasons, other.finish_reasons)
-        add_counts(self.warnings, other.warnings)
+        self.counts.merge(other.counts)
+        self.longest_queued_ns = max(self.longest_queued_ns, other.longest_queued_ns)
+        self.finish_reasons.update(other.finish_reasons)
+        self.warnings.update(other.warnings)
         if other.span is not None:
             self._cover(*other.span)
         for key, group in other._groups.items():
@@ -184,8 +188,8 @@ class PhaseStats:
         self.span = first, last
 
     def _fail(self, failure: Failure) -> None:
-        self.failed += 1
-        self._context_overflows += _CONTEXT_OVERFLOW.search(failure.message) is not None
+        self.counts.failed += 1
+        self.counts.context_overflows += _CONTEXT_OVERFLOW.search(failure.message) is not None
         message = failure.message[:_MESSAGE_LIMIT]
         pattern = _VARIABLE.sub("#", message)
         self._group((failure.type, failure.code, pattern, failure.owner), message).count += 1
@@ -199,33 +203,33 @@ class PhaseStats:
 
     def _succeed(self, batch: Batch, table: MeasureTable, good: Selection | None) -> None:
         ok = batch.succeeded
-        self.succeeded += int(ok.sum())
+        self.counts.succeeded += int(ok.sum())
         if good is not None:
-            self._good += int((good & ok).sum())
-        self.without_usage += int((ok & ~batch.has_usage).sum())
+            self.counts.good += int((good & ok).sum())
+        self.counts.without_usage += int((ok & ~batch.has_usage).sum())
         finished = compress((record.finish for record in batch.records), ok.tolist())
-        add_counts(self.finish_reasons, Counter(chain.from_iterable(finished)))
+        self.finish_reasons.update(chain.from_iterable(finished))
         streamed = ok & batch.has_stamps
-        self._streamed += int(streamed.sum())
-        self._stamps += int(batch.stamp_counts[streamed].sum())
-        self._single_stamp_replies += int((batch.stamp_counts[streamed] == 1).sum())
+        self.counts.streamed += int(streamed.sum())
+        self.counts.stamps += int(batch.stamp_counts[streamed].sum())
+        self.counts.single_stamp_replies += int((batch.stamp_counts[streamed] == 1).sum())
         if len(batch.coalesced):
-            self._coalesced_stamps += int(batch.coalesced_counts[streamed].sum())
-            self._coalesced_first_stamps += int((batch.coalesced_first & streamed).sum())
+            self.counts.coalesced_stamps += int(batch.coalesced_counts[streamed].sum())
+            self.counts.coalesced_first_stamps += int((batch.coalesced_first & streamed).sum())
             wide = batch.stamps[batch.coalesced] - batch.earliest > _WIDE_NS
-            self._wide_stamps += int((wide & np.repeat(streamed, batch.coalesced_counts)).sum())
+            self.counts.wide_stamps += int((wide & np.repeat(streamed, batch.coalesced_counts)).sum())
         self._bounds.add(batch, table)
         if self._timeline is not None:
             self._timeline.add(batch, table)
         length, requested = table.get("output_sequence_length"), batch.requested
         compared = ~np.isnan(length) & (requested > 0)
-        self._length_requested += int(compared.sum())
+        self.counts.length_requested += int(compared.sum())
         tolerated = np.minimum(0.05 * requested, 50)
-        self._length_mismatched += int((compared & (np.abs(length - requested) > tolerated)).sum())
+        self.counts.length_mismatched += int((compared & (np.abs(length - requested) > tolerated)).sum())
         if differences := [table.values[tag] for tag in _DIFFERENCES if tag in table.values]:
             largest = np.fmax.reduce(differences)
-            self._usage_compared += int((~np.isnan(largest)).sum())
-            self._usage_discrepant += int((largest > 10).sum())
+            self.counts.usage_compared += int((~np.isnan(largest)).sum())
+            self.counts.usage_discrepant += int((largest > 10).sum())
 
     def series(self) -> SeriesTable | None:
         """Return the requests in the order of their starts; None if there were none."""
@@ -245,15 +249,15 @@ class PhaseStats:
     def request_counts(self) -> RequestCounts:
         client_errors = sum(group.count for (*_, owner), group in self._groups.items() if owner == "penstock")
         return RequestCounts(
-            completed=self.succeeded + self.failed,
-            succeeded=self.succeeded,
-            conversations=self._conversations,
+            completed=self.counts.succeeded + self.counts.failed,
+            succeeded=self.counts.succeeded,
+            conversations=self.counts.conversations,
             client_errors=client_errors,
-            streams=self._streamed,
-            coalesced_first_stamps=self._coalesced_first_stamps,
-            stamps=self._stamps,
-            coalesced_stamps=self._coalesced_stamps,
-            wide_stamps=self._wide_stamps,
+            streams=self.counts.streamed,
+            coalesced_first_stamps=self.counts.coalesced_first_stamps,
+            stamps=self.counts.stamps,
+            coalesced_stamps=self.counts.coalesced_stamps,
+            wide_stamps=self.counts.wide_stamps,
         )
 
     def bounds(self) -> dict[str, dict[str, FigureBounds]]:
@@ -279,45 +283,45 @@ class PhaseStats:
         """
         columns = self._columns
         stats = {tag: column.statistics(CATALOGUE[tag].unit) for tag, column in columns.items()}
-        if self.failed:
+        if self.counts.failed:
             for tag in ADJUSTED:
                 if column := columns.get(tag):
-                    stats[f"adj_{tag}"] = column.with_failures(CATALOGUE[tag].unit, self.failed)
+                    stats[f"adj_{tag}"] = column.with_failures(CATALOGUE[tag].unit, self.counts.failed)
         if window is None and self.span is not None and self.span[0] < self.span[1]:
             (over_time,) = self.over_time([self.span])
         stats |= over_time or {}
         window = window or self.span
         duration_s = None if window is None else (window[1] - window[0]) / 1e9
-        figures = PhaseFigures(stats, self._counts(), self.succeeded, duration_s, self._scheduled)
+        figures = PhaseFigures(stats, self._counts(), self.counts.succeeded, duration_s, self._scheduled)
         scalars = [group.summarize(figures) for group in GROUPS if group.summarize is not None]
         for values in scalars:
             stats |= {tag: Stats(CATALOGUE[tag].unit, avg=float(value)) for tag, value in values.items()}
         return {tag: stats[tag] for tag in CATALOGUE if tag in stats}
 
     def _counts(self) -> dict[str, float]:
-        completed = self.succeeded + self.failed
-        counts: dict[str, float] = {"request_count": self.succeeded, "completed_request_count": completed}
+        completed = self.counts.succeeded + self.counts.failed
+        counts: dict[str, float] = {"request_count": self.counts.succeeded, "completed_request_count": completed}
         if completed:
-            counts["request_error_rate"] = 100 * self.failed / completed
-        if self.failed:
-            counts["error_request_count"] = self.failed
-            counts["context_overflow_count"] = self._context_overflows
-        if self.cancelled:
-            counts["cancelled_request_count"] = self.cancelled
-        if self._resent:
-            counts["resent_request_count"] = self._resent
-        if self._redirects:
-            counts["redirect_count"] = self._redirects
-        if self._streamed:
-            counts["single_stamp_request_count"] = self._single_stamp_replies
-            counts["coalesced_stamp_count"] = self._coalesced_stamps
-            counts["coalesced_first_stamp_count"] = self._coalesced_first_stamps
-        if self._length_requested:
-            counts["osl_mismatch_count"] = self._length_mismatched
-        if self._usage_compared:
-            counts["usage_discrepancy_count"] = self._usage_discrepant
+            counts["request_error_rate"] = 100 * self.counts.failed / completed
+        if self.counts.failed:
+            counts["error_request_count"] = self.counts.failed
+            counts["context_overflow_count"] = self.counts.context_overflows
+        if self.counts.cancelled:
+            counts["cancelled_request_count"] = self.counts.cancelled
+        if self.counts.resent:
+            counts["resent_request_count"] = self.counts.resent
+        if self.counts.redirects:
+            counts["redirect_count"] = self.counts.redirects
+        if self.counts.streamed:
+            counts["single_stamp_request_count"] = self.counts.single_stamp_replies
+            counts["coalesced_stamp_count"] = self.counts.coalesced_stamps
+            counts["coalesced_first_stamp_count"] = self.counts.coalesced_first_stamps
+        if self.counts.length_requested:
+            counts["osl_mismatch_count"] = self.counts.length_mismatched
+        if self.counts.usage_compared:
+            counts["usage_discrepancy_count"] = self.counts.usage_discrepant
         if self._objectives:
-            counts["good_request_count"] = self._good
+            counts["good_request_count"] = self.counts.good
         return counts
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.metrics.add_counts import add_integer_fields
 from penstock.metrics.batch import Batch, MeasureTable
+from penstock.metrics.counts import Counts
 from penstock.metrics.statistics import Values
 from penstock.records.header import RunHeader
 
@@ -25,6 +25,18 @@ _BURST_GAP_NS = 1_000_000
 be a burst; no model generates a token in less."""
 
 
+class _Counts(Counts):
+    chunked_tokens: int = 0
+    chunks: int = 0
+    chunked_choices: int = 0
+    limited: int = 0
+    overlong: int = 0
+    streams: int = 0
+    bursts: int = 0
+    paced: int = 0
+    without_chunk_usage: int = 0
+
+
 class ReplyChecks:
     """Counts over the successful requests of the profiling phases."""
 
@@ -35,63 +47,56 @@ class ReplyChecks:
         # The API of the other endpoints has one name for the limit, and recorded payloads have their own.
         has_two_names = len(header.declaration.length_limits) > 1
         self._checks_limit = has_two_names and not endpoint.legacy_max_tokens and not header.payload_files
-        self._chunked_tokens = 0
-        self._chunks = 0
-        self._chunked_choices = 0
-        self._limited = 0
-        self._overlong = 0
-        self._streams = 0
-        self._bursts = 0
-        self._paced = 0
-        self._without_chunk_usage = 0
+        self._counts = _Counts()
 
     def add(self, batch: Batch, table: MeasureTable) -> None:
         """Add the successful requests of a batch."""
+        counts = self._counts
         ok, choices, requested = batch.succeeded, batch.choices, batch.requested
         length = table.get("output_sequence_length")
         tokens = np.where(np.isnan(batch.completion), length, batch.completion)
         counted = ok & ~np.isnan(tokens)
         limited = counted & (requested > 0)
-        self._limited += int(limited.sum())
+        counts.limited += int(limited.sum())
         # The end of the sequence may count as a token of each choice.
-        self._overlong += int((limited & (tokens > (1 + _LENGTH_TOLERANCE) * requested + choices)).sum())
+        counts.overlong += int((limited & (tokens > (1 + _LENGTH_TOLERANCE) * requested + choices)).sum())
         streams = ok & batch.has_stamps
         chunks = batch.pieces
         chunked = streams & counted
-        self._chunked_tokens += int((tokens - _hidden_reasoning(batch))[chunked].sum())
-        self._chunks += int(chunks[chunked].sum())
-        self._chunked_choices += int(choices[chunked].sum())
+        counts.chunked_tokens += int((tokens - _hidden_reasoning(batch))[chunked].sum())
+        counts.chunks += int(chunks[chunked].sum())
+        counts.chunked_choices += int(choices[chunked].sum())
         several = streams & (chunks > 1)
-        self._streams += int(several.sum())
+        counts.streams += int(several.sum())
         length_ns = np.minimum(_BURST_SHARE * batch.last, _BURST_GAP_NS * (chunks - 1))
-        self._bursts += int((several & (batch.last - batch.first <= length_ns)).sum())
+        counts.bursts += int((several & (batch.last - batch.first <= length_ns)).sum())
         paced = streams & (batch.stamp_counts > 1)
-        self._paced += int(paced.sum())
+        counts.paced += int(paced.sum())
         if self._per_chunk_usage:
-            self._without_chunk_usage += int((paced & np.isnan(batch.get("head_tokens"))).sum())
+            counts.without_chunk_usage += int((paced & np.isnan(batch.get("head_tokens"))).sum())
 
     def merge(self, other: ReplyChecks) -> None:
-        add_integer_fields(self, other)
+        self._counts.merge(other._counts)
 
     def notes(self) -> list[str]:
-        notes = []
-        if 2 * self._bursts > self._streams:
+        counts, notes = self._counts, []
+        if 2 * counts.bursts > counts.streams:
             notes.append(
-                f"{self._bursts:,} of {self._streams:,} streamed replies with several chunks arrived in one burst at their "
+                f"{counts.bursts:,} of {counts.streams:,} streamed replies with several chunks arrived in one burst at their "
                 "end: the server or a proxy buffers the stream, so the time to first token and inter-token latency mean "
                 "nothing."
             )
         # Subtract the end of the sequence, which has no chunk.
-        if self._chunked_tokens - self._chunked_choices > _TOKENS_PER_CHUNK * self._chunks:
-            notes.append(self._chunk_note(self._chunked_tokens / self._chunks))
-        if self._checks_limit and self._overlong and self._overlong >= _OVERLONG_SHARE * self._limited:
+        if counts.chunked_tokens - counts.chunked_choices > _TOKENS_PER_CHUNK * counts.chunks:
+            notes.append(self._chunk_note(counts.chunked_tokens / counts.chunks))
+        if self._checks_limit and counts.overlong and counts.overlong >= _OVERLONG_SHARE * counts.limited:
             notes.append(
-                f"{self._overlong:,} of {self._limited:,} replies are more than 5 % longer than requested: the server seems "
+                f"{counts.overlong:,} of {counts.limited:,} replies are more than 5 % longer than requested: the server seems "
                 "to ignore max_completion_tokens; --use-legacy-max-tokens sends max_tokens instead."
             )
-        if self._per_chunk_usage and self._without_chunk_usage:
+        if self._per_chunk_usage and counts.without_chunk_usage:
             notes.append(
-                f"{self._without_chunk_usage:,} of {self._paced:,} streamed replies have no usage in their chunks, although "
+                f"{counts.without_chunk_usage:,} of {counts.paced:,} streamed replies have no usage in their chunks, although "
                 "--per-chunk-usage asks for it; their inter-token latency counts the first chunk as one token."
             )
         return notes

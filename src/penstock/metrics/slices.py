@@ -43,8 +43,15 @@ class _Stored(msgspec.Struct, array_like=True):
 
 
 class SliceBuilder:
-    def __init__(self, scratch: Scratch, length_s: float, make_stats: Callable[[], PhaseStats]) -> None:
-        """`make_stats` returns the empty statistics of a slice."""
+    def __init__(
+        self,
+        scratch: Scratch,
+        length_s: float,
+        make_stats: Callable[[], PhaseStats],
+        buffer_bytes: int = _BUFFER_BYTES,
+    ) -> None:
+        """`make_stats` returns the empty statistics of a slice. More than `buffer_bytes` of requests go to the file."""
+        self._buffer_bytes = buffer_bytes
         self._scratch = scratch
         self._length = round(length_s * 1e9)
         self._make_stats = make_stats
@@ -62,7 +69,7 @@ class SliceBuilder:
         buffer += len(data).to_bytes(4, "little")
         buffer += data
         self._buffered += len(data)
-        if self._buffered >= _BUFFER_BYTES:
+        if self._buffered >= self._buffer_bytes:
             self._write()
 
     def slices(

@@ -22,8 +22,9 @@ _MOST_BINS = 1 << 19
 
 
 class StepGrid:
-    def __init__(self, functions: int, width_ns: int = WIDTH_NS) -> None:
+    def __init__(self, functions: int, width_ns: int = WIDTH_NS, most_bins: int = _MOST_BINS) -> None:
         self.width = width_ns
+        self._most_bins = most_bins
         self._first = 0
         """Number of the first bin that is stored; bin 0 begins at time 0."""
         self._sums = np.zeros((functions, 0))
@@ -53,7 +54,7 @@ class StepGrid:
             while self.width < other.width:
                 self._merge_pairs()
             first, end = min(self._first, other._first), max(self._end, other._end)
-            if not self._sums.size or end - first <= _MOST_BINS:
+            if not self._sums.size or end - first <= self._most_bins:
                 break
             self._merge_pairs()
         self._extend(other._first, other._end)
@@ -83,7 +84,7 @@ class StepGrid:
         while True:
             # One more at the end, for a time that is rounded up to the edge of a bin.
             low, high = math.floor(earliest / self.width), math.floor(latest / self.width) + 2
-            if not self._sums.size or max(high, self._end) - min(low, self._first) <= _MOST_BINS:
+            if not self._sums.size or max(high, self._end) - min(low, self._first) <= self._most_bins:
                 self._extend(low, high)
                 return low, high
             self._merge_pairs()
@@ -97,7 +98,7 @@ class StepGrid:
         if not self._sums.size:
             self._first = low
         before, size = max(self._first - low, 0), self._sums.shape[1]
-        after = 0 if high <= self._end else max(high - self._end, min(size, _MOST_BINS - size - before))
+        after = 0 if high <= self._end else max(high - self._end, min(size, self._most_bins - size - before))
         if before or after:
             more = ((0, 0), (before, after))
             self._sums, self._moments = np.pad(self._sums, more), np.pad(self._moments, more)

@@ -231,7 +231,7 @@ class SummaryBuilder:
         self._root.add_many(keys[np.fromiter(map(bool, digests), np.bool_, len(digests))], digests)
         self._broken_conversations += sum(self._ended_early(records[index]) for index in np.flatnonzero(batch.failed))
         if self._header.settings.endpoint.streaming and (count := int((batch.succeeded & ~batch.streamed).sum())):
-            phase.warnings[_NOT_STREAMED] = phase.warnings.get(_NOT_STREAMED, 0) + count
+            phase.warnings[_NOT_STREAMED] += count
         if not profiling:
             return
         if self._slices is not None:
@@ -272,9 +272,9 @@ class SummaryBuilder:
         """Return the summary, without a certificate. Call this once, after the last record of the log. With several processes,
         a part of a large one is computed in a child."""
         profiling, warmup = self._profiling, self._warmup
-        warmup_requests = warmup.succeeded + warmup.failed + warmup.cancelled
+        warmup_requests = warmup.counts.succeeded + warmup.counts.failed + warmup.counts.cancelled
         first, last = profiling.span or (0, 0)
-        is_large = processes > 1 and _LARGE[0] <= profiling.succeeded <= _LARGE[1]
+        is_large = processes > 1 and _LARGE[0] <= profiling.counts.succeeded <= _LARGE[1]
         from_series = in_background(self._from_series) if is_large else self._from_series
         metrics = profiling.metrics()
         warmup_metrics = warmup.metrics() if warmup_requests else None
@@ -287,14 +287,14 @@ class SummaryBuilder:
             bounds=profiling.bounds(),
             errors=profiling.errors(),
             warmup_errors=warmup.errors(),
-            succeeded=profiling.succeeded,
-            failed=profiling.failed,
-            cancelled=profiling.cancelled,
+            succeeded=profiling.counts.succeeded,
+            failed=profiling.counts.failed,
+            cancelled=profiling.counts.cancelled,
             warmup_requests=warmup_requests,
             title=self._header.declaration.title,
-            queued=profiling.queued,
+            queued=profiling.counts.queued,
             longest_queued_ms=profiling.longest_queued_ns / 1e6,
-            without_usage=profiling.without_usage,
+            without_usage=profiling.counts.without_usage,
             finish_reasons=_most_frequent_first(profiling.finish_reasons),
             broken_conversations=self._broken_conversations,
             warnings=_most_frequent_first(profiling.warnings),
@@ -360,8 +360,8 @@ class SummaryBuilder:
                     end_ns=self._wall(last),
                     metrics=values,
                     errors=stats.errors(),
-                    succeeded=stats.succeeded,
-                    failed=stats.failed,
+                    succeeded=stats.counts.succeeded,
+                    failed=stats.counts.failed,
                 )
 
     def _sliced(self) -> list[Slice]:

@@ -12,8 +12,8 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from penstock.metrics.add_counts import add_integer_fields
 from penstock.metrics.batch import Batch, MeasureTable
+from penstock.metrics.counts import Counts
 from penstock.metrics.measure import measure_batch, unfit_metrics
 from penstock.metrics.phase_stats import PhaseStats
 from penstock.metrics.statistics import Stats, Values
@@ -100,9 +100,11 @@ def _difference(totals: CountComparison, kind: str) -> str:
     )
 
 
-class _Totals:
-    def __init__(self) -> None:
-        self.requests = self.server = self.client = self.unseen = 0
+class _Totals(Counts):
+    requests: int = 0
+    server: int = 0
+    client: int = 0
+    unseen: int = 0
 
     def add(self, server: Values, client: Values, unseen: Values) -> None:
         """Add the counts of requests where both are known, and the tokens that only the server can count."""
@@ -111,9 +113,6 @@ class _Totals:
         self.server += int(server[both].sum())
         self.client += int(client[both].sum())
         self.unseen += int(unseen[both].sum())
-
-    def merge(self, other: _Totals) -> None:
-        add_integer_fields(self, other)
 
     def comparison(self) -> CountComparison | None:
         if not self.requests:

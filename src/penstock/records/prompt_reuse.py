@@ -55,10 +55,9 @@ class ReuseCounts(msgspec.Struct):
 class PromptReuse:
     """Compares each prompt with the earlier ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_hashes: int = _MAX_HASHES) -> None:
         self.counts = ReuseCounts()
-        self._prompts = _Hashes()
-        self._prefixes = _Hashes()
+        self._prompts, self._prefixes = _Hashes(max_hashes), _Hashes(max_hashes)
 
     def add(self, prompt: bytes) -> None:
         counts = self.counts
@@ -85,7 +84,8 @@ def _hash(text: bytes, key: int = 0) -> int:
 class _Hashes:
     """A set of hashes of limited size."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._kept: set[int] = set()
         self._mask = 0
 
@@ -96,7 +96,7 @@ class _Hashes:
         if key in self._kept:
             return self._mask + 1
         self._kept.add(key)
-        if len(self._kept) > _MAX_HASHES:
+        if len(self._kept) > self._limit:
             self._mask = 2 * self._mask + 1
             self._kept = {each for each in self._kept if not each & self._mask}
         return 0
