@@ -230,3 +230,40 @@ KNOWN: dict[str, tuple[Route, dict[str, Any]]] = {
 @pytest.mark.parametrize(("route", "body"), KNOWN.values(), ids=KNOWN)
 def test_known_fields_without_text_are_not_inspected(route: Route, body: dict[str, Any]) -> None:
     assert guards(WORDS).request(route, body).blocked_by is None
+
+
+USUAL = keyword(
+    "hate", "filtered", "severity", "payer", "timings", "prompt", "provider", "logprob", "tier", "choices", "delta"
+)
+
+
+def test_names_of_fields_that_servers_usually_send_are_not_inspected() -> None:
+    """A literal may well be the name of a field."""
+    verdict = {"hate": {"filtered": False, "severity": "safe"}}
+    request = {"messages": [{"role": "user", "content": "hi"}], "prompt_logprobs": 1, "n": 1}
+    assert guards(USUAL).request("chat", request).blocked_by is None
+    reply = {
+        "id": "c",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "m",
+        "provider": "x",
+        "service_tier": "default",
+        "prompt_filter_results": [{"prompt_index": 0, "content_filter_results": verdict}],
+        "timings": {"prompt_n": 1},
+        "choices": [{"index": 0, "message": {"content": "hi"}, "content_filter_results": verdict, "logprobs": None}],
+        "usage": {"prompt_tokens": 1, "prompt_tokens_details": {"cached_tokens": 0}},
+    }
+    assert guards(USUAL).reply("chat", reply).blocked_by is None
+    assert (
+        guards(USUAL).reply("responses", {**response(function_call("{}")), "billing": {"payer": "x"}}).blocked_by
+        is None
+    )
+    event_ = {
+        **chunk(delta={"content": "hi"}, content_filter_results=verdict, logprobs=None),
+        "usage": None,
+        "provider": "x",
+    }
+    modes: tuple[Literal["buffer", "window"], ...] = ("buffer", "window")
+    for mode in modes:
+        assert run(guards(USUAL, mode=mode).stream("chat"), [event(event_)]).blocked is None

@@ -32,7 +32,7 @@ class Completions(Dialect):
     body = CompletionsBody
     reply = OpenAIReply
     has_done_marker = True
-    request_fields = FieldMap(REQUEST, text="prompt suffix", settings="echo")
+    request_fields = FieldMap(REQUEST, text="prompt suffix")
     reply_fields = REPLY
     event_texts = ChunkTexts
 

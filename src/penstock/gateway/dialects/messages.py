@@ -212,6 +212,9 @@ class Messages(Dialect):
             "tools": _TOOLS,
             "tool_choice": FieldMap(settings="type disable_parallel_tool_use", text="name", string=SETTING),
             "thinking": FieldMap(settings="type budget_tokens"),
+            "output_config": FieldMap(
+                settings="effort", nested={"format": FieldMap(settings="type", nested={"schema": SCHEMA})}
+            ),
             "container": FieldMap(ids="id", string=ID),
             "mcp_servers": FieldMap(settings="type", text="name", skip="url authorization_token"),
         },

@@ -45,8 +45,11 @@ MESSAGE = FieldMap(
     },
 )
 """A message of a chat, or its delta."""
+_FILTERS = "content_filter_results content_filter_result content_filter_offsets prompt_filter_results"
+"""Verdicts of a provider's own filters."""
 CHOICES = FieldMap(
-    settings="index finish_reason native_finish_reason stop_reason",
+    settings="index finish_reason native_finish_reason stop_reason matched_stop",
+    skip=_FILTERS,
     tokens="logprobs token_ids prompt_token_ids prompt_logprobs",
     text="text",
     nested={"message": MESSAGE, "delta": MESSAGE},
@@ -56,7 +59,8 @@ ERROR = FieldMap(settings="type", text="message code param")
 REPLY = FieldMap(
     settings="type object created service_tier",
     ids="id",
-    skip="model system_fingerprint usage obfuscation",
+    text="provider",
+    skip=f"model system_fingerprint usage obfuscation timings stats {_FILTERS}",
     tokens="prompt_token_ids prompt_logprobs",
     nested={"choices": CHOICES, "error": ERROR},
 )
@@ -90,11 +94,15 @@ TOOL_CHOICE = FieldMap(
 
 REQUEST = FieldMap(
     skip="model logit_bias",
-    labels="metadata user safety_identifier prompt_cache_key",
+    labels="metadata user safety_identifier prompt_cache_key cache_salt",
+    ids="request_id",
     settings="object stream store temperature top_p top_k min_p n best_of seed frequency_penalty presence_penalty logprobs "
     "top_logprobs parallel_tool_calls service_tier prompt_cache_retention return_token_ids max_tokens "
-    "max_completion_tokens encoding_format dimensions modalities verbosity reasoning_effort repetition_penalty",
-    text="stop",
+    "max_completion_tokens encoding_format dimensions modalities verbosity reasoning_effort repetition_penalty "
+    "length_penalty min_tokens ignore_eos skip_special_tokens spaces_between_special_tokens add_generation_prompt "
+    "continue_final_message add_special_tokens include_stop_str_in_output use_beam_search priority stop_token_ids "
+    "truncate_prompt_tokens prompt_logprobs include_reasoning echo",
+    text="stop bad_words",
     free="chat_template_kwargs",
     nested={
         "stream_options": FieldMap(settings="include_usage include_obfuscation continuous_usage_stats"),

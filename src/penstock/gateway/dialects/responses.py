@@ -133,7 +133,7 @@ _ITEMS.by_type = {
 }
 _SHARED = FieldMap(
     settings="background max_output_tokens max_tool_calls truncation include temperature top_p parallel_tool_calls store "
-    "service_tier top_logprobs prompt_cache_retention",
+    "service_tier top_logprobs prompt_cache_retention presence_penalty frequency_penalty",
     ids="previous_response_id",
     nested={"conversation": FieldMap(ids="id", string=ID)},
 )
@@ -159,7 +159,7 @@ _RESPONSE = FieldMap(
     REPLY,
     _SHARED,
     settings="status created_at completed_at",
-    skip=_ECHO,
+    skip=f"billing {_ECHO}",
     nested={"incomplete_details": FieldMap(settings="reason"), "output": FieldMap(_ITEMS, join=_join_messages)},
 )
 _RESPONSE.members["output"].by_type = _ITEMS.by_type  # type: ignore[union-attr]
