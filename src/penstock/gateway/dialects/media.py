@@ -39,7 +39,8 @@ class EncodedText:
 
     __slots__ = ("_guessed", "_head", "_is_base64", "text")
 
-    def __init__(self, text: str, head: str, *, is_base64: bool, guessed: bool = False) -> None:
+    def __init__(self, text: str, head: str = "", *, is_base64: bool | None, guessed: bool = False) -> None:
+        """`is_base64` is False for a percent-encoded text, and None for one that is not encoded."""
         self.text = text
         self._head = head
         self._is_base64 = is_base64
@@ -48,19 +49,9 @@ class EncodedText:
     def write(self, text: str) -> str:
         """Encode the masked text. If its encoding is a guess, a mask replaces all of it."""
         text = _REDACTED if self._guessed else text
+        if self._is_base64 is None:
+            return text
         return self._head + (base64.b64encode(text.encode()).decode() if self._is_base64 else quote(text))
-
-
-class _PlainText(EncodedText):
-    """A text in place of an encoded one."""
-
-    __slots__ = ()
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text, "", is_base64=False)
-
-    def write(self, text: str) -> str:
-        return text
 
 
 def encoded_texts(value: str, *, is_file: bool) -> list[EncodedText]:
@@ -74,7 +65,7 @@ def encoded_texts(value: str, *, is_file: bool) -> list[EncodedText]:
     probe = _decode(payload[:_PROBE], is_base64=is_base64)
     data = probe if probe is None or len(payload) <= _PROBE else _decode(payload, is_base64=is_base64)
     if probe is None or data is None:
-        return [] if not is_file and not head and _URL.fullmatch(stripped) else [_PlainText(value)]
+        return [] if not is_file and not head and _URL.fullmatch(stripped) else [EncodedText(value, is_base64=None)]
     if _is_binary(probe):
         return []
     text = _utf8(data)

@@ -25,7 +25,7 @@ from penstock.gateway.guardrails.json_input import (
 )
 from penstock.gateway.guardrails.offload import is_large, run_in_process, run_offloaded
 from penstock.gateway.guardrails.search_budget import SearchBudgets
-from penstock.gateway.guardrails.streams import KEEP_ALIVE, BufferGuard, MonitorGuard, StreamGuard, StreamLimits
+from penstock.gateway.guardrails.streams import KEEP_ALIVE, BufferGuard, MonitorGuard, StreamGuard
 from penstock.gateway.guardrails.window import WindowGuard
 from penstock.gateway.resources.config import GuardrailMode
 from penstock.gateway.resources.snapshot import GuardrailSpec
@@ -86,7 +86,7 @@ class LocalPolicy(ContentPolicy):
         self._output = _chain([spec for spec in enabled if spec.hook != "input"], mode)
         self._enforcing, self._monitoring = self._output.split()
         self._seconds = mode.max_inspection_ms / 1000
-        self._limits = StreamLimits(mode.max_buffer_bytes, self._seconds, mode.heartbeat_s)
+        self._mode = mode
         self._use_window = mode.stream_mode == "window" and self._output.supports_window
         self.has_input = bool(self._input.guardrails)
         self.has_output = bool(self._output.guardrails)
@@ -109,11 +109,11 @@ class LocalPolicy(ContentPolicy):
         if not self.has_output:
             return None
         if not self._output.enforced:
-            return MonitorGuard(self._output, route, self._limits)
+            return MonitorGuard(self._output, route, self._mode)
         if not self._use_window:
-            return BufferGuard(self._output, route, self._limits)
-        monitor = MonitorGuard(self._monitoring, route, self._limits) if self._monitoring.guardrails else None
-        return WindowGuard(self._enforcing, route, self._limits, monitor)
+            return BufferGuard(self._output, route, self._mode)
+        monitor = MonitorGuard(self._monitoring, route, self._mode) if self._monitoring.guardrails else None
+        return WindowGuard(self._enforcing, route, self._mode, monitor)
 
     def inspect_request(self, dialect: Dialect, body: bytes, budgets: SearchBudgets) -> Inspection:
         """Inspect a request body within the budgets, in the calling thread."""

@@ -22,6 +22,7 @@ from penstock.gateway.guardrails.offload import INLINE_BYTES, run_in_thread, run
 from penstock.gateway.guardrails.search_budget import SearchBudgets
 from penstock.gateway.ledger.entry import GuardrailHit
 from penstock.gateway.operator_log import log_operator_message
+from penstock.gateway.resources.config import GuardrailMode
 from penstock.gateway.routes import BY_NAME, Route
 from penstock.gateway.sse_frames import Frame, Frames, Part
 from penstock.gateway.surrogates import join_surrogates
@@ -33,7 +34,6 @@ __all__ = [
     "Event",
     "MonitorGuard",
     "StreamGuard",
-    "StreamLimits",
 ]
 
 MAX_EVENT_BYTES = 32 << 20
@@ -50,18 +50,6 @@ _DONE = b"[DONE]"
 _INVALID = object()
 _NAMES = frozenset((b"message", b"error", b"ping", b"done"))
 """Event names that are protocol values although the data does not repeat them."""
-
-
-class StreamLimits:
-    """Limits of one stream guard."""
-
-    __slots__ = ("heartbeat_s", "inspection_s", "max_text_bytes")
-
-    def __init__(self, max_text_bytes: int, inspection_s: float, heartbeat_s: float) -> None:
-        self.max_text_bytes = max_text_bytes
-        """`max_buffer_bytes`: bytes of text that are held at most."""
-        self.inspection_s = inspection_s
-        self.heartbeat_s = heartbeat_s
 
 
 class Event:
@@ -268,10 +256,10 @@ class StreamGuard:
     heartbeat_s: float | None = None
     """Time without released data after which `heartbeat` is due."""
 
-    def __init__(self, chain: Chain, route: Route, limits: StreamLimits) -> None:
+    def __init__(self, chain: Chain, route: Route, mode: GuardrailMode) -> None:
         self._chain = chain
         self._route = route
-        self._limits = limits
+        self._mode = mode
         self._match_counts = MatchCounts("output")
         self._event_texts = BY_NAME[route].event_texts()
         self._last_released: Any = None
@@ -342,7 +330,7 @@ class StreamGuard:
         advice = "" if mode == "window" else "; `stream_mode: window` inspects streams of any length"
         log_operator_message(
             f"blocked a stream: it has more text than guardrail {names} may hold "
-            f"(guardrails.max_buffer_bytes: {self._limits.max_text_bytes}, {MAX_HELD_BYTES} bytes in all){advice}",
+            f"(guardrails.max_buffer_bytes: {self._mode.max_buffer_bytes}, {MAX_HELD_BYTES} bytes in all){advice}",
             "warning",
         )
         return StreamBlocked(None, too_long=True)
@@ -368,8 +356,8 @@ class BufferGuard(StreamGuard):
 
     max_event_bytes = MAX_HELD_BYTES
 
-    def __init__(self, chain: Chain, route: Route, limits: StreamLimits) -> None:
-        super().__init__(chain, route, limits)
+    def __init__(self, chain: Chain, route: Route, mode: GuardrailMode) -> None:
+        super().__init__(chain, route, mode)
         self._size = 0
         self._text_size = TextSize()
         self._events: list[Event] = []
@@ -396,12 +384,14 @@ class BufferGuard(StreamGuard):
             event = self._event(frame)
             self._text_size.add(event)
             self._events.append(event)
-        if self._text_size.largest > self._limits.max_text_bytes:
+        if self._text_size.largest > self._mode.max_buffer_bytes:
             raise self._too_long("buffer")
         return b""
 
     async def finish(self, rest: Frame | None) -> bytes:
-        return await run_offloaded(self._size, lambda budgets: self._finish(rest, budgets), self._limits.inspection_s)
+        return await run_offloaded(
+            self._size, lambda budgets: self._finish(rest, budgets), self._mode.max_inspection_ms / 1000
+        )
 
     def _finish(self, rest: Frame | None, budgets: SearchBudgets) -> bytes:
         last = self._last_event(rest)
@@ -427,8 +417,8 @@ class MonitorGuard(StreamGuard):
     holds = False
     max_event_bytes = MAX_MONITORED_BYTES
 
-    def __init__(self, chain: Chain, route: Route, limits: StreamLimits) -> None:
-        super().__init__(chain, route, limits)
+    def __init__(self, chain: Chain, route: Route, mode: GuardrailMode) -> None:
+        super().__init__(chain, route, mode)
         self._data = bytearray()
         self._complete = True
         """False if the stream is longer than what is searched of it."""
@@ -445,7 +435,7 @@ class MonitorGuard(StreamGuard):
     async def finish(self, rest: Frame | None) -> bytes:
         if rest is not None:
             self.feed([rest], 0)
-        await run_offloaded(len(self._data), self._search, self._limits.inspection_s)
+        await run_offloaded(len(self._data), self._search, self._mode.max_inspection_ms / 1000)
         return b""
 
     def _search(self, budgets: SearchBudgets) -> None:

@@ -27,8 +27,9 @@ from penstock.gateway.guardrails.inspection import MatchCounts, StreamBlocked
 from penstock.gateway.guardrails.offload import INLINE_BYTES, run_in_thread
 from penstock.gateway.guardrails.search_budget import SearchBudgets
 from penstock.gateway.guardrails.streamed_texts import StreamedText, StreamedTexts
-from penstock.gateway.guardrails.streams import MAX_HELD_BYTES, Event, MonitorGuard, StreamGuard, StreamLimits
+from penstock.gateway.guardrails.streams import MAX_HELD_BYTES, Event, MonitorGuard, StreamGuard
 from penstock.gateway.ledger.entry import GuardrailHit
+from penstock.gateway.resources.config import GuardrailMode
 from penstock.gateway.routes import Route
 from penstock.gateway.sse_frames import Frame, Part
 
@@ -107,9 +108,9 @@ class _HeldEvent:
 class WindowGuard(StreamGuard):
     """Releases events as soon as their text is decided. `monitor` gets all events."""
 
-    def __init__(self, chain: Chain, route: Route, limits: StreamLimits, monitor: MonitorGuard | None) -> None:
-        super().__init__(chain, route, limits)
-        self._budgets = SearchBudgets(limits.inspection_s * _LOOP_SHARE, stream=True)
+    def __init__(self, chain: Chain, route: Route, mode: GuardrailMode, monitor: MonitorGuard | None) -> None:
+        super().__init__(chain, route, mode)
+        self._budgets = SearchBudgets(mode.max_inspection_ms / 1000 * _LOOP_SHARE, stream=True)
         self._monitor = monitor
         self._streamed_texts = StreamedTexts(chain, self._match_counts, self._budgets, self._event_texts)
         self._held: deque[_HeldEvent] = deque()
@@ -123,7 +124,7 @@ class WindowGuard(StreamGuard):
         self._template: tuple[DeltaTemplate, Address, StreamedText] | None = None
         """What the next event probably looks like, and its text."""
         self._templates = 0
-        self.heartbeat_s = limits.heartbeat_s or None
+        self.heartbeat_s = mode.heartbeat_s or None
 
     @property
     def hits(self) -> list[GuardrailHit]:
@@ -201,7 +202,7 @@ class WindowGuard(StreamGuard):
         self._first_texts = []
 
     def _is_over_limit(self) -> bool:
-        return self._size > MAX_HELD_BYTES or self._text_size > self._limits.max_text_bytes
+        return self._size > MAX_HELD_BYTES or self._text_size > self._mode.max_buffer_bytes
 
     def _pass_if_clean(self, frame: Frame) -> bytes:
         """Return the event if it has exactly one piece, which is clean; otherwise hold it. The fast path of a stream."""
