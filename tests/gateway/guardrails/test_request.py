@@ -84,6 +84,10 @@ RESPONSES: dict[str, dict[str, Any]] = {
     "parts without a gap": responses_request(
         user({"type": "input_text", "text": "BLO"}, {"type": "input_text", "text": "CKME"})
     ),
+    "parts without a message": {
+        "input": [{"type": "input_text", "text": "BLO"}, {"type": "input_text", "text": "CKME"}]
+    },
+    "parts in an unknown field": {"input": "x", "invented": [{"text": "BLO"}, {"text": "CKME"}]},
     "parts around an image": responses_request(
         user({"type": "input_text", "text": "BLOCK"}, {"type": "input_image"}, {"type": "input_text", "text": "ME"})
     ),

@@ -114,6 +114,12 @@ EVENTS: dict[str, list[Any]] = {
         response_event("output_item.added", item={**CALL, "arguments": '"FORB'}),
         response_event("function_call_arguments.delta", delta='IDDEN"'),
     ],
+    "another dialect": [
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}
+        for text in ("FORB", "IDDEN")
+    ],
+    "chunks of a chat": [{"choices": [{"index": 0, "delta": {"content": text}}]} for text in ("FORB", "IDDEN")],
+    "a delta in an event of another kind": [response_event("invented", delta="FORBIDDEN")],
     "a field next to the delta": [
         response_event("output_text.delta", content_index=0, delta="x", snapshot="FORBIDDEN")
     ],
@@ -183,6 +189,7 @@ CHUNKS: dict[str, list[Any]] = {
     "a stop reason": [choice(delta={}, finish_reason="stop", stop_reason="a FORBIDDEN one")],
     "the kind of object": [{"object": "a FORBIDDEN one", "choices": []}],
     "completion": [choice(text="FORB", logprobs=None), choice(text="IDDEN")],
+    "text beside a delta": [choice(delta={"content": "x"}, text="FORB"), choice(delta={"content": "y"}, text="IDDEN")],
     "whole message": [choice(message={"role": "assistant", "content": "FORBIDDEN"}, finish_reason="stop")],
     "error": [{"error": {"message": "FORBIDDEN"}}],
     "a list": [["FORBIDDEN"]],
@@ -208,7 +215,7 @@ def test_every_text_of_a_chat_stream_is_inspected(payloads: list[Any], mode: Mod
 @both_modes
 def test_integers_and_keys_of_object_arguments_are_masked(mode: Mode) -> None:
     card = 4111111111111111
-    payloads = [tool_call({"n": card, "list": [card, 5], str(card): "x"}), choice(delta={"content": card})]
+    payloads = [tool_call({"n": card, "list": [card, 5], str(card): "x"}), choice(delta={"content": card}, text=card)]
     payloads.append(choice(delta={}, finish_reason="stop"))
     outcome = outcome_of(payloads, pii("bank_card"), mode=mode, route="chat")
     assert str(card).encode() not in outcome.body
@@ -220,6 +227,25 @@ def test_integers_and_keys_of_object_arguments_are_masked(mode: Mode) -> None:
         token: "x",
     }
     assert content["choices"][0]["delta"]["content"] == token
+    assert content["choices"][0]["text"] == token
+
+
+@both_modes
+def test_unknown_members_around_a_piece_are_masked(mode: Mode) -> None:
+    address = "joe@example.com"
+    block = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "x"}, "note": address}
+    start = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}, "note": address}
+    streams: list[tuple[Route, Any]] = [
+        ("messages", block),
+        ("messages", start),
+        ("chat", {**choice(delta={"content": "x"}), "note": address}),
+        ("chat", choice(delta={"content": "x"}, note=address)),
+        ("responses", response_event("output_text.delta", delta="x", note=address)),
+    ]
+    for route, payload in streams:
+        outcome = outcome_of([payload, payload], pii("email"), mode=mode, route=route)
+        assert outcome.body.count(b"[EMAIL_REDACTED]") == 2
+        assert address.encode() not in outcome.body
 
 
 @both_modes

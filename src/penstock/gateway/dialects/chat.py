@@ -144,17 +144,18 @@ class ChunkTexts(EventTexts):
                 walk([choice], UNKNOWN, "event", found)
 
     def _read_choice(self, choice: dict[str, Any], index: Any, found: Texts) -> None:
-        first = len(found.pieces)
+        first, first_complete = len(found.pieces), len(found.complete)
         delta = choice.get("delta")
-        if type(delta) is dict and len(delta) == 1 and type(delta.get("content")) is str:  # the usual case
-            if delta["content"]:
+        if type(delta) is dict and len(delta) == 1 and type(delta.get("content")) is str and "text" not in choice:
+            if delta["content"]:  # the usual case
                 address = (index, "delta", "content")
                 found.pieces.append((address, TextRef(delta, "content", delta["content"], DELTA)))
         else:
             pieces = {key: choice[key] for key in _PIECES if choice.get(key)}
             walk(pieces, CHOICES, "event", found, (index,))
-            for _, ref in found.pieces[first:]:
-                ref.container = choice if ref.container is pieces else ref.container
+            for ref in (*found.complete[first_complete:], *[ref for _, ref in found.pieces[first:]]):
+                if isinstance(ref, TextRef) and ref.container is pieces:
+                    ref.container = choice
         self._walk_around(choice, _PIECES, _CHOICE, "event", found)
         if type(index) is int and len(found.pieces) > first:
             self._switch_fields(index, found, found.pieces[first:])

@@ -19,7 +19,7 @@ from penstock.gateway.dialects.base import (
     token_count,
 )
 from penstock.gateway.dialects.event_texts import BREAK, EventTexts
-from penstock.gateway.dialects.field_map import ID, SCHEMA, SETTING, FieldMap, join_parts
+from penstock.gateway.dialects.field_map import ID, SCHEMA, SETTING, SKIP, FieldMap, join_parts
 from penstock.gateway.dialects.media_parts import MediaKind
 from penstock.gateway.dialects.texts import Address, Texts, walk
 from penstock.gateway.refusal import Refusal
@@ -156,6 +156,7 @@ _EVENT = FieldMap(
     nested={**dict.fromkeys(("delta", "message"), _REPLY), "error": _ERROR, "content_block": _BLOCKS},
 )
 _PIECES = {"content_block_start": "content_block", "content_block_delta": "delta"}
+_AROUND = {key: FieldMap(_EVENT, nested={key: SKIP}) for key in _PIECES.values()}
 
 
 class _MessagesTexts(EventTexts):
@@ -170,7 +171,7 @@ class _MessagesTexts(EventTexts):
         key = _PIECES.get(kind) if type(kind) is str else None
         if key is not None and type(payload.get(key)) is dict:
             block = payload[key]
-            walk({**payload, key: None}, _EVENT, kind, found)
+            self._walk_around(payload, frozenset((key,)), _AROUND[key], kind, found)
             walk(block, _BLOCKS, "event", found, (index,))
             if key == "content_block" and block.get("type") != "text":
                 found.ended.append(BREAK)

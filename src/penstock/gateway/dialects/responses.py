@@ -115,6 +115,7 @@ _ITEMS = FieldMap(
     text="name input code reason server_label error queries stdout stderr logs url",
     free="arguments attributes",
     settings="approve score exit_code",
+    join=join_parts,
     nested={
         **dict.fromkeys(("content", "summary", "output", "outputs", "results"), PARTS),
         "action": _ACTION,
@@ -176,9 +177,9 @@ _EVENT = FieldMap(
         "part": PARTS,
         "annotation": PARTS.members["annotations"],
         "error": ERROR,
-        "delta": SKIP,
     },
 )
+_DELTA_EVENT = FieldMap(_EVENT, nested={"delta": SKIP})
 _DELTA_KEYS = frozenset(
     (
         *("type", "delta", "item_id", "output_index", "content_index", "summary_index", "sequence_number"),
@@ -219,7 +220,7 @@ class _ResponsesTexts(EventTexts):
             super()._read(payload, name, found)
         elif kind.endswith(".delta"):
             if not self._is_usual_delta(payload):
-                walk(payload, _EVENT, kind, found)
+                walk(payload, _DELTA_EVENT, kind, found)
             if kind not in _AUDIO:
                 self._read_delta(payload, kind, found)
         else:

@@ -26,6 +26,7 @@ from penstock.gateway.dialects.field_map import (
     FieldMap,
     Kind,
     Shape,
+    join_parts,
 )
 from penstock.gateway.dialects.media import EncodedText, encoded_texts
 
@@ -195,12 +196,11 @@ def _walk_list(
     stack: _Stack,
     joined: set[tuple[int, str]],
 ) -> None:
-    if isinstance(shape, FieldMap):
-        kind = shape.string
-        if shape.join is not None and address is None and len(node) > 1:
-            _join(shape.join(node), source, found, joined)
-    else:
-        kind = shape
+    kind, join = (shape.string, shape.join) if isinstance(shape, FieldMap) else (shape, None)
+    if shape == UNKNOWN:
+        join = join_parts
+    if join is not None and address is None and len(node) > 1:
+        _join(join(node), source, found, joined)
     first = len(stack)
     for index, value in enumerate(node):
         value_type = type(value)
