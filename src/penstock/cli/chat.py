@@ -29,6 +29,7 @@ _SHARED = """
 --system-prompt-file
 """
 """Flags with the same meaning as in `profile`."""
+_SHARED_FLAGS = [row for name in _SHARED.split() if isinstance(row := SPELLINGS[name], Flag)]
 _OWN = read_flags("""
 --model-names, --model, -m NAME | list models comma_separated
     Name of the model (required).
@@ -42,16 +43,11 @@ _OWN = read_flags("""
 """)
 
 
-def _shared_flags() -> tuple[Flag, ...]:
-    rows = (SPELLINGS[name] for name in _SHARED.split())
-    return tuple(row for row in rows if isinstance(row, Flag))
-
-
 COMMAND_LINE = CommandLine(
     "chat",
     "Talk to a model in the terminal. Each reply is shown while it arrives, followed by its time to first token, its "
     "inter-token latency and its tokens.",
-    groups=(Group("Options", (*_OWN, *_shared_flags(), HELP)),),
+    groups=(Group("Options", (*_OWN, *_SHARED_FLAGS, HELP)),),
     usage=("--model NAME [options]",),
     details="""\
 Requests contain the earlier turns of the conversation. Ctrl-C stops a reply, whose text up to then stays in the conversation;

@@ -83,11 +83,7 @@ def _bash() -> Iterator[str]:
         flags = _flags(command)
         yield f"        {command.name})"
         yield '            case "$prev" in'
-        for flag in flags:
-            if choices := _choices(flag):
-                yield f'            {"|".join(flag.spellings)}) words="{" ".join(choices)}" ;;'
-        if spellings := _with_free_value(flags):
-            yield f"            {'|'.join(spellings)}) return ;;"
+        yield from _value_cases(flags, '            {}) words="{}" ;;', "            {}) return ;;")
         yield f'            *) words="{" ".join([*_words(command), *_long(flags)])}" ;;'
         yield "            esac ;;"
     yield "        esac"
@@ -111,11 +107,7 @@ def _zsh() -> Iterator[str]:
         flags = _flags(command)
         yield f"    {command.name})"
         yield "        case $words[CURRENT-1] in"
-        for flag in flags:
-            if choices := _choices(flag):
-                yield f"        {'|'.join(flag.spellings)}) compadd {' '.join(choices)}; return ;;"
-        if spellings := _with_free_value(flags):
-            yield f"        {'|'.join(spellings)}) _files; return ;;"
+        yield from _value_cases(flags, "        {}) compadd {}; return ;;", "        {}) _files; return ;;")
         yield "        *) ;;"
         yield "        esac"
         if words := _words(command):
@@ -173,9 +165,14 @@ def _long(flags: tuple[Flag, ...]) -> list[str]:
     return [spelling for flag in flags for spelling in flag.spellings if spelling.startswith("--")]
 
 
-def _with_free_value(flags: tuple[Flag, ...]) -> list[str]:
-    """Return the flags that take any value; after them the shell completes file names."""
-    return [spelling for flag in flags if _needs_value(flag) and not _choices(flag) for spelling in flag.spellings]
+def _value_cases(flags: tuple[Flag, ...], with_choices: str, with_free_value: str) -> Iterator[str]:
+    """Yield the branches of a `case` for the values of flags. After a flag that takes any value, the shell completes files."""
+    for flag in flags:
+        if choices := _choices(flag):
+            yield with_choices.format("|".join(flag.spellings), " ".join(choices))
+    free = [spelling for flag in flags if _needs_value(flag) and not _choices(flag) for spelling in flag.spellings]
+    if free:
+        yield with_free_value.format("|".join(free))
 
 
 def _needs_value(flag: Flag) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from penstock.settings.command_line import HELP, CommandLine
+from penstock.settings.command_line import CommandLine
 from penstock.settings.flag_values import ParsedArguments
-from penstock.settings.flags import GROUPS, UNSUPPORTED_FLAGS, Group, Positional
+from penstock.settings.flags import GROUPS, UNSUPPORTED_FLAGS, Positional
 
 __all__ = ["COMMAND_LINE", "run"]
 
@@ -15,7 +15,6 @@ COMMAND_LINE = CommandLine(
     "Print the settings that `{program} profile --config FILE` would use: environment variables are replaced, credentials are "
     "redacted, and defaults are listed as comments, as are the points of a sweep. Options of `{program} profile` override the "
     "file here too.",
-    groups=(Group("Options", (HELP,)),),
     positionals=(Positional("FILE", "the YAML file to read", "config_file"),),
     inherited=GROUPS,
     unsupported=UNSUPPORTED_FLAGS,

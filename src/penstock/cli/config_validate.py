@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from penstock.settings.command_line import HELP, CommandLine
+from penstock.settings.command_line import CommandLine
 from penstock.settings.flag_values import ParsedArguments, ValueList
-from penstock.settings.flags import GROUPS, UNSUPPORTED_FLAGS, Group, Positional
+from penstock.settings.flags import GROUPS, UNSUPPORTED_FLAGS, Positional
 from penstock.settings.schema import Settings
 from penstock.settings.sweep import combinations
 
@@ -16,7 +16,6 @@ COMMAND_LINE = CommandLine(
     "config validate",
     "Check a configuration file as `{program} profile --config FILE` would, and print every error with its line. Nothing is "
     "sent. Options of `{program} profile` override the file here too.",
-    groups=(Group("Options", (HELP,)),),
     positionals=(Positional("FILE", "the YAML file to check", "config_file"),),
     inherited=GROUPS,
     unsupported=UNSUPPORTED_FLAGS,

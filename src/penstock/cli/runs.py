@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from penstock.cli.terminal import aligned, print_json
 from penstock.errors import UserError
-from penstock.settings.command_line import HELP, CommandLine
+from penstock.settings.command_line import CommandLine, options
 from penstock.settings.flag_values import ParsedArguments
-from penstock.settings.flags.flag import Flag, Group, Positional
+from penstock.settings.flags.flag import Positional
 
 if TYPE_CHECKING:
     from penstock.runs.list_runs import ListedRun
@@ -18,11 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["COMMAND_LINE", "run"]
 
 _DEFAULT = "artifacts"
-_OPTIONS = Group("Options", (Flag("--json", "bool", "Print the list as JSON.", "json"), HELP))
 COMMAND_LINE = CommandLine(
     "runs",
     "List the runs in a folder and below it, the oldest first, with their headline figures.",
-    groups=(_OPTIONS,),
+    groups=options("--json | bool json\n    Print the list as JSON."),
     positionals=(Positional("FOLDER", f"the folder with the runs (default: {_DEFAULT})", "folder", required=False),),
     details="""\
 A run without figures has no summary, as after a crash; `{program} report` writes it. Latencies are in ms. The folders in a

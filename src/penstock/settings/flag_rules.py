@@ -33,15 +33,11 @@ telemetry.ping_interval_s | telemetry.probe_network | that flag
 _EXCLUDES = """\
 endpoint.proxy | endpoint.trust_env | both set the proxy; keep one
 load.rate_ramp_s | load.rate_series | both change the rate over time; keep one of them
-input.length_pairs | input.input_tokens_mean | both set the lengths; keep one of them
-input.length_pairs | input.input_tokens_stddev | both set the lengths; keep one of them
-input.length_pairs | input.output_tokens_mean | both set the lengths; keep one of them
-input.length_pairs | input.output_tokens_stddev | both set the lengths; keep one of them
-input.length_pairs | input.range_ratio | both set the lengths; keep one of them
-input.range_ratio | input.input_tokens_stddev | both set the lengths; keep one of them
-input.range_ratio | input.output_tokens_stddev | both set the lengths; keep one of them
-input.system | input.system_file | both set the system prompt; keep one of them
-input.system | input.conversation.system_tokens | both set the system prompt; keep one of them
+input.length_pairs | \
+        input.input_tokens_mean input.input_tokens_stddev input.output_tokens_mean input.output_tokens_stddev \
+        input.range_ratio | both set the lengths; keep one of them
+input.range_ratio | input.input_tokens_stddev input.output_tokens_stddev | both set the lengths; keep one of them
+input.system | input.system_file input.conversation.system_tokens | both set the system prompt; keep one of them
 input.system_file | input.conversation.system_tokens | both set the system prompt; keep one of them
 telemetry.server_metrics | telemetry.no_server_metrics | contradict each other; keep one of them
 telemetry.gpu | telemetry.no_gpu_telemetry | contradict each other; keep one of them
@@ -57,6 +53,7 @@ def check_rules(parsed: ParsedArguments) -> None:
                 if target in values:
                     does = reason or f"adjusts {flag}"
                     raise UserError(f"{spelling[target]} {does}, but {flag} is missing; give both or neither.")
-    for (first, second, conflict), _ in table_rows(_EXCLUDES):
-        if first in values and values.get(second) not in (None, False):
-            raise UserError(f"{spelling[first]} and {spelling[second]} {conflict}.")
+    for (first, others, conflict), _ in table_rows(_EXCLUDES):
+        other = next((other for other in others.split() if values.get(other, False) is not False), None)
+        if first in values and other is not None:
+            raise UserError(f"{spelling[first]} and {spelling[other]} {conflict}.")
