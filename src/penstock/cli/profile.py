@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from penstock.settings.command_line import HELP, CommandLine
 from penstock.settings.flag_values import ParsedArguments
-from penstock.settings.flags import GROUPS, UNSUPPORTED_FLAGS, Flag, Group
+from penstock.settings.flags import GROUPS, UNSUPPORTED_FLAGS, Group
+from penstock.settings.flags.flag import read_groups
 
 __all__ = ["COMMAND_LINE", "run"]
 
-_RESUME = Flag(
-    "--resume",
-    "path",
-    "Go on with the run, sweep, search or comparison of servers in this artifact folder, which was killed, interrupted or lost "
-    "a worker: take the load from its log, send what is left, and report both parts. Conversations without a complete record "
-    "begin again at their first turn. Only --url, credentials, --cluster, --results-url and --quiet, --ui and --verbose can be "
-    "given with it.",
-    "resume",
-    metavar="FOLDER",
-    penstock_only=True,
-)
-
+_RESUME = """\
+Resume
+--resume FOLDER | path resume penstock_only
+    Go on with the run, sweep, search or comparison of servers in this artifact folder, which was killed, interrupted or
+    lost a worker: take the load from its log, send what is left, and report both parts. Conversations without a complete
+    record begin again at their first turn. Only --url, credentials, --cluster, --results-url and --quiet, --ui and
+    --verbose can be given with it.
+"""
 COMMAND_LINE = CommandLine(
     "profile",
     "Send requests to an LLM server under a chosen load, and report latency, throughput and errors. "
     "In flag names and choices, - and _ are equivalent, as are --flag value and --flag=value.",
-    groups=(*GROUPS, Group("Resume", (_RESUME,)), Group("Help", (HELP,))),
+    groups=(*GROUPS, *read_groups(_RESUME), Group("Help", (HELP,))),
     unsupported=UNSUPPORTED_FLAGS,
     usage=("--model NAME [options]",),
     exit_statuses=(

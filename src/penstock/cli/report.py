@@ -10,9 +10,9 @@ import msgspec
 from penstock.errors import UserError
 from penstock.plural import counted
 from penstock.records.section import Damage
-from penstock.settings.command_line import HELP, CommandLine
+from penstock.settings.command_line import CommandLine, options
 from penstock.settings.flag_values import ParsedArguments
-from penstock.settings.flags.flag import Flag, Group, Positional
+from penstock.settings.flags.flag import Positional
 
 if TYPE_CHECKING:
     from penstock.records.log import RunLog
@@ -21,26 +21,24 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMAND_LINE", "run"]
 
-_OPTIONS = Group(
-    "Options",
-    (
-        Flag(
-            "--tokenizer", "str", "Count tokens with this tokenizer instead of the one of the run.", "tokenizer", "NAME"
-        ),
-        Flag("--show-trace-timing", "bool", "Also print the table of HTTP phases.", "show_http"),
-        Flag(
-            "--verbose", "bool", "Also print the tables of requests and tokens over time.", "verbose", aliases=("-v",)
-        ),
-        Flag("--output-dir", "path", "Write the files into this folder instead of RUN.", "output_dir", "FOLDER"),
-        Flag("--overwrite", "bool", "Replace the files even if the log is damaged and contains less.", "overwrite"),
-        Flag("--no-html", "bool", "Do not write report.html.", "html", stored_value=False),
-        HELP,
-    ),
-)
+_OPTIONS = """
+--tokenizer NAME | str tokenizer
+    Count tokens with this tokenizer instead of the one of the run.
+--show-trace-timing | bool show_http
+    Also print the table of HTTP phases.
+--verbose, -v | bool verbose
+    Also print the tables of requests and tokens over time.
+--output-dir FOLDER | path output_dir
+    Write the files into this folder instead of RUN.
+--overwrite | bool overwrite
+    Replace the files even if the log is damaged and contains less.
+--no-html | bool html stored_value=false
+    Do not write report.html.
+"""
 COMMAND_LINE = CommandLine(
     "report",
     "Rebuild the artifacts of a run from its log.",
-    groups=(_OPTIONS,),
+    groups=options(_OPTIONS),
     positionals=(Positional("RUN", "the run's artifact folder", "folder"),),
     details="""\
 Every run appends its records to RUN/log while it lasts. This command computes the summary, the per-request file, the table,
