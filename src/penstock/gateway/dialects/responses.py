@@ -280,9 +280,11 @@ def _address(payload: dict[str, Any], kind: str) -> Address:
     if part is None and "summary_index" in payload:
         part = f"summary {payload['summary_index']}"
     address = payload.get("output_index"), part, kind
-    if payload.keys() <= _EVENT.members.keys():
+    if payload.keys() <= _DELTA_EVENT.members.keys():
         return address
-    others = [(key, value) for key, value in payload.items() if key.endswith("_index") and key not in _EVENT.members]
+    others = [
+        (key, value) for key, value in payload.items() if key.endswith("_index") and key not in _DELTA_EVENT.members
+    ]
     return *address, *others
 
 
