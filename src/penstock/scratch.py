@@ -8,7 +8,6 @@ import mmap
 import os
 import tempfile
 from collections.abc import Iterator
-from types import TracebackType
 from typing import IO, Any
 
 import numpy as np
@@ -66,9 +65,7 @@ class Scratch:
     def __enter__(self) -> Scratch:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

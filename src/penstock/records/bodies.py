@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from types import TracebackType
 
 from penstock.errors import UserError
 from penstock.records.log import RunLog
@@ -73,7 +72,5 @@ class BodyReader:
     def __enter__(self) -> BodyReader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -7,11 +7,9 @@ import io
 import os
 from typing import Any
 
-import msgspec
-
 from penstock.metrics.confidence import Interval
 from penstock.metrics.experiment import VariationFigures
-from penstock.reports.artifacts import replacing
+from penstock.reports.artifacts import replacing, write_json
 from penstock.settings.schema import ExperimentSettings
 
 __all__ = ["AGGREGATE_FOLDER", "INTERVAL_FIELDS", "aggregate_paths", "csv_cells", "failed_runs", "write_aggregate"]
@@ -37,8 +35,7 @@ def write_aggregate(folder: str, cell: VariationFigures, settings: ExperimentSet
     }
     with replacing(csv_path) as file:
         file.write(_csv_text(cell, settings).encode())
-    with replacing(json_path) as file:
-        file.write(msgspec.json.format(msgspec.json.encode(document), indent=2))
+    write_json(json_path, document)
 
 
 def _metadata(cell: VariationFigures, settings: ExperimentSettings) -> dict[str, Any]:

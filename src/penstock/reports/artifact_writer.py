@@ -7,7 +7,6 @@ import gc
 import os
 import pkgutil
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Any
 
 from penstock.metrics.batch import Batch
@@ -57,9 +56,7 @@ class ArtifactWriter:
     def __enter__(self) -> ArtifactWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def _kinds(self) -> Iterator[tuple[str, type[Sink]]]:

@@ -6,7 +6,7 @@ import contextlib
 import io
 import os
 from collections.abc import Iterator
-from typing import IO
+from typing import IO, Any
 
 import msgspec
 
@@ -14,7 +14,7 @@ from penstock.records.header import RunHeader
 from penstock.reports import sink_table
 from penstock.scratch import Scratch, Spool, SpoolWriter
 
-__all__ = ["DRAFT_SUFFIX", "Artifacts", "Draft", "SectionDraft", "replacing"]
+__all__ = ["DRAFT_SUFFIX", "Artifacts", "Draft", "SectionDraft", "replacing", "write_json"]
 
 
 class Artifacts(msgspec.Struct, frozen=True):
@@ -27,42 +27,33 @@ class Artifacts(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, folder: str, header: RunHeader) -> Artifacts:
         output = header.settings.output
+        prefix = output.prefix
         names = {
-            "folder": os.path.join(folder, ""),
-            "summary": os.path.join(folder, output.prefix or "profile_export_aiperf"),
-            "export": os.path.join(folder, output.prefix or "profile_export"),
-            "server_metrics": os.path.join(
-                folder, f"{output.prefix}_server_metrics" if output.prefix else "server_metrics_export"
-            ),
+            "folder": "",
+            "summary": prefix or "profile_export_aiperf",
+            "export": prefix or "profile_export",
+            "server_metrics": f"{prefix}_server_metrics" if prefix else "server_metrics_export",
+            "gpu_telemetry": f"{prefix}_gpu_telemetry" if prefix else "gpu_telemetry_export",
         }
-        names["gpu_telemetry"] = os.path.join(
-            folder, f"{output.prefix}_gpu_telemetry" if output.prefix else "gpu_telemetry_export"
-        )
-        paths = {entry.name: entry.path.format_map(names) for entry in sink_table.SINKS}
+        paths = {entry.name: os.path.join(folder, entry.path.format_map(names)) for entry in sink_table.SINKS}
         if os.path.realpath(paths["inputs"]) in map(os.path.realpath, header.payload_files):
             del paths["inputs"]
         every = (*paths.values(), *(os.path.join(folder, name) for name in sink_table.PHASE_FILES))
-        if output.export_level == "summary":
-            del paths["records"]
-        if not output.keeps_replies:
-            del paths["raw"]
-        if not output.outputs_json:
-            del paths["outputs"]
-        if "parquet" not in output.exports:
-            del paths["parquet"]
-        if not output.html:
-            del paths["html"]
-        if output.slice_s is None:
-            del paths["slices_csv"], paths["slices_json"]
         telemetry = header.settings.telemetry
-        for name in ("json", "csv", "jsonl", "parquet"):
-            if telemetry.server_metrics is None or name not in telemetry.server_metrics_formats:
-                del paths[f"server_metrics_{name}"]
-        if telemetry.gpu is None:
-            del paths["gpu_telemetry"]
-        if not telemetry.probe_network:
-            del paths["network_latency"]
-        return cls(paths, every)
+        scraped = () if telemetry.server_metrics is None else telemetry.server_metrics_formats
+        wanted = {
+            "records": output.export_level != "summary",
+            "raw": output.keeps_replies,
+            "outputs": output.outputs_json,
+            "parquet": "parquet" in output.exports,
+            "html": output.html,
+            "slices_csv": output.slice_s is not None,
+            "slices_json": output.slice_s is not None,
+            "gpu_telemetry": telemetry.gpu is not None,
+            "network_latency": telemetry.probe_network,
+            **{f"server_metrics_{name}": name in scraped for name in ("json", "csv", "jsonl", "parquet")},
+        }
+        return cls({name: path for name, path in paths.items() if wanted.get(name, True)}, every)
 
     @property
     def summary_json(self) -> str:
@@ -116,6 +107,12 @@ class SectionDraft:
     def finish(self) -> Spool:
         self.file.flush()
         return self._spool
+
+
+def write_json(path: str, document: Any) -> None:
+    """Replace a file by an indented document."""
+    with replacing(path) as file:
+        file.write(msgspec.json.format(msgspec.json.encode(document, enc_hook=str), indent=2))
 
 
 @contextlib.contextmanager

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import msgspec
-
 from penstock.metrics.summary import PhaseSummary, Summary
-from penstock.reports.artifacts import replacing
+from penstock.reports.artifacts import replacing, write_json
 from penstock.reports.sink import Sink
 from penstock.reports.summary_csv import csv_text
 from penstock.reports.summary_json import error_summary, phase_document
@@ -26,13 +24,11 @@ class PhaseFiles(Sink):
         for phase in summary.phases:
             base = os.path.join(os.path.dirname(self.path), _base(phase))
             document = phase_document(summary, phase, self.context.header, self.context.log)
-            with replacing(f"{base}.json") as file:
-                file.write(_json(document))
+            write_json(f"{base}.json", document)
             with replacing(f"{base}.csv") as file:
                 file.write(csv_text(phase.metrics).encode())
         manifest = {"phases": [_entry(summary, phase) for phase in summary.phases], "schema_version": 1}
-        with replacing(self.path) as file:
-            file.write(_json(manifest))
+        write_json(self.path, manifest)
 
 
 def _base(phase: PhaseSummary) -> str:
@@ -56,7 +52,3 @@ def _entry(summary: Summary, phase: PhaseSummary) -> dict[str, Any]:
         "total_request_count": phase.succeeded + phase.failed,
         "was_cancelled": profiling and summary.was_cancelled,
     }
-
-
-def _json(document: dict[str, Any]) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(document, enc_hook=str), indent=2)

@@ -16,14 +16,14 @@ from penstock.metrics.step_grid import StepGrid
 from penstock.reports.request_detail import request_detail
 from penstock.scratch import Scratch
 
-__all__ = ["GapLengths", "Outcome", "RequestColumns", "Requests"]
+__all__ = ["GapLengths", "RequestColumns", "RequestEnd", "Requests"]
 
 _ROW = 10
 _SLOWEST = 20
 _FAILED_PER_KIND, _FAILED = 3, 20
 
 
-class Outcome(IntEnum):
+class RequestEnd(IntEnum):
     SUCCESS = 0
     FAILURE = 1
     CANCELLED = 2
@@ -82,7 +82,9 @@ class RequestColumns:
         """Latency of the fastest of the slowest requests."""
 
     def add(self, batch: Batch, table: MeasureTable, profiling: bool) -> None:
-        outcome = np.where(batch.cancelled, Outcome.CANCELLED, np.where(batch.failed, Outcome.FAILURE, Outcome.SUCCESS))
+        outcome = np.where(
+            batch.cancelled, RequestEnd.CANCELLED, np.where(batch.failed, RequestEnd.FAILURE, RequestEnd.SUCCESS)
+        )
         firsts, latency = batch.start + batch.first, table.get("request_latency")
         columns = [batch.start, batch.end, firsts, table.get("time_to_first_token"), table.get("inter_token_latency")]
         columns += [latency, outcome, batch.get("phase"), batch.get("number"), batch.turn]

@@ -13,7 +13,7 @@ from penstock.metrics.objectives import Objective
 from penstock.metrics.statistics import Values
 from penstock.plural import counted
 from penstock.reports.charts import Bar, Chart, Kind, Lanes, Mark, Series, is_wide, numbers
-from penstock.reports.request_columns import GapLengths, Outcome, RequestColumns, Requests
+from penstock.reports.request_columns import GapLengths, RequestColumns, RequestEnd, Requests
 
 __all__ = ["TimeAxis", "cdf", "distribution_charts", "gap_chart", "lanes", "time_charts"]
 
@@ -209,12 +209,12 @@ def time_charts(requests: Requests, columns: RequestColumns, axis: TimeAxis, mar
             sync="time",
         )
 
-    succeeded = requests.outcome == Outcome.SUCCESS
+    succeeded = requests.outcome == RequestEnd.SUCCESS
     rates = [
         ("sent", 0, requests.start),
         ("succeeded", 2, requests.end[succeeded]),
-        ("failed", 1, requests.end[requests.outcome == Outcome.FAILURE]),
-        ("cancelled", 7, requests.end[requests.outcome == Outcome.CANCELLED]),
+        ("failed", 1, requests.end[requests.outcome == RequestEnd.FAILURE]),
+        ("cancelled", 7, requests.end[requests.outcome == RequestEnd.CANCELLED]),
     ]
     yield chart(
         "request-rate",

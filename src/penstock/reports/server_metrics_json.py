@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from penstock.metrics.summary import Summary
-from penstock.reports.artifacts import replacing
+from penstock.reports.artifacts import write_json
 from penstock.reports.sink import Sink
 from penstock.reports.summary_json import local_time
 from penstock.settings.input_config import input_config
@@ -35,5 +33,4 @@ class ServerMetricsJson(Sink):
             "input_config": input_config(self.context.header.settings, self.context.header.conversations),
             "concepts": metrics.concepts,
         }
-        with replacing(self.path) as file:
-            file.write(msgspec.json.format(msgspec.json.encode(document, enc_hook=str), indent=2))
+        write_json(self.path, document)

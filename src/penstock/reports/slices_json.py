@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from penstock.metrics.slices import Slice
 from penstock.metrics.summary import Summary
-from penstock.reports.artifacts import replacing
+from penstock.reports.artifacts import write_json
 from penstock.reports.sink import Sink
 from penstock.settings.input_config import input_config
 
@@ -20,8 +18,7 @@ class SlicesJson(Sink):
         header = self.context.header
         slices = [_fields(part, header.epoch_wall_ns) for part in summary.slices]
         document = {"timeslices": slices, "input_config": input_config(header.settings, header.conversations)}
-        with replacing(self.path) as file:
-            file.write(msgspec.json.format(msgspec.json.encode(document, enc_hook=str), indent=2))
+        write_json(self.path, document)
 
 
 def _fields(part: Slice, epoch: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from penstock.metrics.steady_state import OVERLOADED
 from penstock.metrics.summary import PhaseSummary, Summary
 from penstock.records.header import RunHeader
 from penstock.records.log import LoggedPoint, RunLog, variation_label
-from penstock.reports.artifacts import replacing
+from penstock.reports.artifacts import write_json
 from penstock.reports.sink import Sink
 from penstock.settings.input_config import input_config
 
@@ -51,9 +51,7 @@ _FIRST = (
 
 class SummaryJson(Sink):
     def finish(self, summary: Summary) -> None:
-        document = msgspec.json.encode(_document(summary, self.context.header, self.context.log), enc_hook=str)
-        with replacing(self.path) as file:
-            file.write(msgspec.json.format(document, indent=2))
+        write_json(self.path, _document(summary, self.context.header, self.context.log))
 
 
 def _document(summary: Summary, header: RunHeader, log: RunLog) -> dict[str, Any]:

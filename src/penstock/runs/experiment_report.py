@@ -15,7 +15,7 @@ from penstock.reports.aggregate import AGGREGATE_FOLDER, aggregate_paths, write_
 from penstock.reports.artifact_writer import ProgressCallback
 from penstock.reports.report_html import PAGE_NAME, read_page, write_page
 from penstock.reports.runs_page import RunLink, experiment_document
-from penstock.reports.sweep import sweep_paths, write_sweep
+from penstock.reports.sweep_files import sweep_paths, write_sweep
 from penstock.runs.point_folder import write_reference
 from penstock.runs.points import Point, PointResult
 from penstock.runs.report_point import report_point, why_unusable

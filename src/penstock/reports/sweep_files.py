@@ -8,12 +8,10 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from penstock.metrics.experiment import VariationFigures
 from penstock.metrics.sweep import best_points, pareto_optimal, saturation
 from penstock.reports.aggregate import INTERVAL_FIELDS, SCHEMA_VERSION, csv_cells, failed_runs
-from penstock.reports.artifacts import replacing
+from penstock.reports.artifacts import replacing, write_json
 from penstock.settings.schema import ExperimentSettings
 
 __all__ = ["sweep_paths", "write_sweep"]
@@ -51,8 +49,7 @@ def write_sweep(
     }
     with replacing(csv_path) as file:
         file.write(_csv_text(variations, settings).encode())
-    with replacing(json_path) as file:
-        file.write(msgspec.json.format(msgspec.json.encode(document), indent=2))
+    write_json(json_path, document)
 
 
 def _saturation(variations: Sequence[VariationFigures], settings: ExperimentSettings) -> dict[str, Any]:
