@@ -68,7 +68,7 @@ class PendingCount(NamedTuple):
 
 
 class PendingCounter:
-    """Counts the entries in the spool that are not in the ledger. It reads each frame header once: 0.3 µs per entry."""
+    """Counts the entries in the spool that are not in the ledger. It reads each entry once."""
 
     def __init__(self) -> None:
         self._counted: dict[str, tuple[int, int]] = {}  # path -> entries, position
@@ -90,18 +90,9 @@ class PendingCounter:
 
     def _count(self, path: str) -> tuple[int, int]:
         entries, position = self._counted.get(path, (0, 0))
-        with open(path, "rb", buffering=0) as file:
-            end = os.fstat(file.fileno()).st_size
-            while end - position > frames.HEAD.size:
-                block = os.pread(file.fileno(), 1 << 20, position)
-                offset = 0
-                while offset + frames.HEAD.size <= len(block):
-                    _, length, _ = frames.HEAD.unpack_from(block, offset)
-                    if position + offset + frames.HEAD.size + length > end:
-                        break
-                    offset += frames.HEAD.size + length
-                    entries += 1
-                if offset == 0:
-                    break
-                position += offset
+        with open(path, "rb") as file:
+            file.seek(position)
+            for _, data in frames.Reader(file):
+                entries += 1
+                position += frames.HEAD.size + len(data)
         return entries, position
