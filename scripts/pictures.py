@@ -20,11 +20,11 @@ from penstock.cli.dashboard.snapshot_builder import SnapshotBuilder
 from penstock.cli.profile import COMMAND_LINE
 from penstock.records.log import Sample
 from penstock.runs.observer import Observer
-from penstock.runs.points import Point, PointResult
+from penstock.runs.phase_runner import RunProgress
+from penstock.runs.points import Point, PointOutcome
 from penstock.runs.read_experiment import read_experiment
 from penstock.runs.run_experiment import run_experiment
 from penstock.runs.run_folder import RunFolder
-from penstock.runs.runner import RunProgress
 from penstock.schedule.phase import Phase
 from penstock.settings.parse import parse
 
@@ -51,7 +51,7 @@ class _Recorder(Observer):
         self._point += 1
         self._builder.begin_point(point.label, phases, expected)
 
-    def point_ended(self, result: PointResult) -> None:
+    def point_ended(self, result: PointOutcome) -> None:
         assert result.report is not None
         metrics = result.report.summary.metrics
         rate, ttft = metrics["request_throughput"].avg, metrics["time_to_first_token"]

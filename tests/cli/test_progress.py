@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.cli.progress import Display
-from penstock.runs.runner import RunProgress
+from penstock.runs.phase_runner import RunProgress
 from penstock.schedule.phase import Phase
 from penstock.schedule.phases import make_phases
 from penstock.settings.schema import LoadSettings, WarmupSettings

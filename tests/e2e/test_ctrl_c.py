@@ -70,7 +70,7 @@ STEPS_BEFORE_THE_FIRST_REQUEST = [
     ("penstock.runs.start_run:prepare", "before"),
     ("penstock.records.log:RunLog.write_header", "after"),
     ("penstock.cli.terminal_observer:_announce", "before"),
-    ("penstock.runs.start_run:Runner", "before"),
+    ("penstock.runs.start_run:PhaseRunner", "before"),
     ("penstock.workers.in_process:InProcess.start", "before"),
     ("penstock.workers.in_process:Worker", "after"),
     ("penstock.workers.worker:Preconnect.run", "before"),

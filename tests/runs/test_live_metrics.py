@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.errors import UserError
 from penstock.runs.live_metrics import LiveMetrics, render
-from penstock.runs.runner import RunProgress
+from penstock.runs.phase_runner import RunProgress
 from penstock.wire.stats import DurationSketch
 from penstock.workers.messages import Progress
 from support.ports import unused_port

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import UserError
 from penstock.metrics.statistics import Stats
-from penstock.runs.points import Experiment, Point, PointResult
+from penstock.runs.points import Experiment, Point, PointOutcome
 from penstock.runs.read_experiment import read_experiment
 from penstock.runs.read_settings import refuse_experiment
 from penstock.settings.command_line import CommandLine
@@ -50,7 +50,7 @@ def run(
             latency = latencies[len(points) - 1] if latencies else 1.0
             rate = throughput(point.settings.load.concurrency or 0)
             report: Any = _Report(latency, rate or 0.0)
-            point = generator.send(PointResult(point, report, None if rate is not None else "All requests failed."))
+            point = generator.send(PointOutcome(point, report, None if rate is not None else "All requests failed."))
     except StopIteration:
         return points
 

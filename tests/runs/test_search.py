@@ -20,7 +20,7 @@ from penstock.records.log import LogWriter
 from penstock.records.record import Record
 from penstock.records.worker_report import WorkerReport
 from penstock.runs import search as search_module
-from penstock.runs.points import Point, PointResult
+from penstock.runs.points import Point, PointOutcome
 from penstock.runs.read_experiment import read_experiment
 from penstock.runs.search import Search
 from penstock.schedule.limits import Fixed
@@ -56,7 +56,7 @@ class Simulation:
                 self._run(point)
                 self.levels.append(point)
                 assert point.rule is not None
-                point = points.send(PointResult(point, None, facts=point.rule.facts()))
+                point = points.send(PointOutcome(point, None, facts=point.rule.facts()))
         except StopIteration:
             self._log.close()
 

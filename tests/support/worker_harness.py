@@ -17,7 +17,7 @@ from penstock.records.log import RunLog
 from penstock.records.payloads import BodyParts, PayloadWriter
 from penstock.records.record import Record
 from penstock.records.worker_report import WorkerReport
-from penstock.runs.runner import PhaseResult, Runner, RunProgress
+from penstock.runs.phase_runner import PhaseResult, PhaseRunner, RunProgress
 from penstock.schedule.arrivals import Constant, Recorded
 from penstock.schedule.limits import Fixed, SlotLimit
 from penstock.schedule.phase import Phase
@@ -121,7 +121,7 @@ class Outcome(NamedTuple):
     """One for each phase."""
     requests: list[Request]
     """What the servers received."""
-    runner: Runner
+    runner: PhaseRunner
     results: list[PhaseResult]
 
     @property
@@ -160,8 +160,8 @@ class Harness:
         self._folder.mkdir()
         self.requests: list[Request] = []
         self.connections = [0] * len(answers)
-        self.runner: Runner | None = None
-        self.on_tick: Callable[[Runner], None] | None = None
+        self.runner: PhaseRunner | None = None
+        self.on_tick: Callable[[PhaseRunner], None] | None = None
         self.close_servers = False
         """Close the servers before the worker starts."""
 
@@ -190,7 +190,7 @@ class Harness:
     ) -> Outcome:
         """Run phases one after the other. Without `drain`, the next one starts `lead_s` after the one before."""
 
-        def run(runner: Runner) -> Iterator[PhaseResult | None]:
+        def run(runner: PhaseRunner) -> Iterator[PhaseResult | None]:
             running = []
             for phase in phases:
                 if drain:
@@ -208,7 +208,7 @@ class Harness:
     ) -> Outcome:
         """Run the phases that a generator yields, and send it the result of each."""
 
-        def run(runner: Runner) -> Iterator[PhaseResult | None]:
+        def run(runner: PhaseRunner) -> Iterator[PhaseResult | None]:
             phase: Phase | None = next(experiment)
             while phase is not None and (result := runner.run(phase)) is not None:
                 yield result
@@ -222,7 +222,7 @@ class Harness:
     def _execute(
         self,
         conversations: Sequence[Sequence[Any]],
-        run: Callable[[Runner], Iterator[PhaseResult | None]],
+        run: Callable[[PhaseRunner], Iterator[PhaseResult | None]],
         *,
         preconnect: int = 1,
         **settings: Any,
@@ -236,7 +236,7 @@ class Harness:
             RunLog.write_header(str(self._folder), make_header())
             epoch = monotonic_ns()
             backend = InProcess(job, targets(endpoint, "/v1/chat/completions"), epoch)
-            runner = self.runner = Runner(backend, job.log, epoch=epoch, on_progress=self._tick)
+            runner = self.runner = PhaseRunner(backend, job.log, epoch=epoch, on_progress=self._tick)
             with runner:
                 results = [result for result in run(runner) if result is not None]
         log = RunLog(str(self._folder))

@@ -14,7 +14,7 @@ from penstock.datasets.conversation import Turn
 from penstock.endpoints.reply import Failure
 from penstock.errors import UserError
 from penstock.records.payloads import BodyParts
-from penstock.runs.runner import Runner
+from penstock.runs.phase_runner import PhaseRunner
 from penstock.wire import connection as wire_connection
 from penstock.workers import reply_processor, worker
 from penstock.workers.machine_counters import MachineCounters
@@ -360,7 +360,7 @@ def test_first_interrupt_lets_requests_in_flight_finish(tmp_path: Path) -> None:
 def test_second_interrupt_cancels_requests_in_flight(tmp_path: Path) -> None:
     harness = Harness(tmp_path, answer_after(30))
 
-    def interrupt_twice(runner: Runner) -> None:
+    def interrupt_twice(runner: PhaseRunner) -> None:
         if len(harness.requests) == 2:
             runner.interrupt(1)
             runner.interrupt(1_000_000_000)

@@ -17,15 +17,14 @@ from penstock.errors import RunError, UserError
 from penstock.records.log import RunLog
 from penstock.runs.experiment_report import report_experiment
 from penstock.runs.observer import Observer
+from penstock.runs.phase_runner import RunProgress
 from penstock.runs.point_runner import PointRunner
-from penstock.runs.points import Point, Single
-from penstock.runs.points import PointResult as ExperimentPoint
+from penstock.runs.points import Point, PointOutcome, Single
 from penstock.runs.read_experiment import read_experiment
 from penstock.runs.read_settings import asks_for_experiment
 from penstock.runs.report_point import PointReport, report_point
 from penstock.runs.run_experiment import report_ended, run_experiment
 from penstock.runs.run_folder import RunFolder
-from penstock.runs.runner import RunProgress
 from penstock.runs.start_run import StartedRun, start_run
 from penstock.runs.stop_rules import CallerRule
 from penstock.runs.stored_data import default_entries
@@ -75,7 +74,7 @@ def sweep(
     experiment = read_experiment(parsed)
     settings = experiment.settings
 
-    def ended(result: ExperimentPoint) -> None:
+    def ended(result: PointOutcome) -> None:
         if on_point is not None and result.point.rule is None:
             on_point(_point_result(result))
 
@@ -203,13 +202,11 @@ def _with_entries(settings: Settings) -> Settings:
 
 
 class _Observer(Observer):
-    def __init__(
-        self, on_progress: OnProgress | None, on_point: Callable[[ExperimentPoint], None] | None = None
-    ) -> None:
+    def __init__(self, on_progress: OnProgress | None, on_point: Callable[[PointOutcome], None] | None = None) -> None:
         self._on_progress = on_progress
         self._on_point = on_point
 
-    def point_ended(self, result: ExperimentPoint) -> None:
+    def point_ended(self, result: PointOutcome) -> None:
         if self._on_point is not None:
             self._on_point(result)
 
@@ -222,7 +219,7 @@ def _result(report: PointReport, folder: str) -> Result:
     return Result(report.summary, report.artifacts, folder)
 
 
-def _point_result(result: ExperimentPoint) -> PointResult:
+def _point_result(result: PointOutcome) -> PointResult:
     point, report = result.point, result.report
     made = None if report is None else _result(report, point.settings.output.folder)
     return PointResult(point.label, point.parameters, point.trial, made, result.error)

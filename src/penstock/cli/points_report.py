@@ -17,7 +17,7 @@ from penstock.records.read_sections import most_processes
 from penstock.reports.experiment_tables import draw_repeated, draw_search, draw_sweep
 from penstock.reports.search_page import limit_sentence
 from penstock.runs.experiment_report import ExperimentReport, report_experiment, report_points
-from penstock.runs.points import PointResult
+from penstock.runs.points import PointOutcome
 from penstock.runs.run_experiment import FinishedRun
 from penstock.runs.run_folder import LOG_FOLDER
 from penstock.settings.schema import ExperimentSettings, Settings
@@ -113,7 +113,7 @@ def _status(done: FinishedRun, settings: Settings, assertions: Sequence[Conditio
     return EXIT_FAILED if failed else 0
 
 
-def _check(result: PointResult, settings: Settings, assertions: Sequence[Condition]) -> tuple[list[str], list[str]]:
+def _check(result: PointOutcome, settings: Settings, assertions: Sequence[Condition]) -> tuple[list[str], list[str]]:
     """Return sentences about the failures of a point that the user tolerates, and about its errors."""
     if result.report is None:
         return [], [result.error or ""]

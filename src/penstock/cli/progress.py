@@ -12,7 +12,7 @@ from time import monotonic_ns
 
 from penstock.cli.phase_progress import clock, remaining_s, share_done, stop_text
 from penstock.cli.terminal import terminal_width
-from penstock.runs.runner import RunProgress
+from penstock.runs.phase_runner import RunProgress
 from penstock.schedule.phase import Phase
 
 __all__ = ["Display", "StatusLine", "step_progress"]

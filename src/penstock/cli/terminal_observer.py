@@ -17,10 +17,10 @@ from penstock.cli.progress import Display, StatusLine, step_progress
 from penstock.endpoints.base import Endpoint
 from penstock.plural import counted
 from penstock.runs.observer import Observer
-from penstock.runs.points import Experiment, Point, PointResult
+from penstock.runs.phase_runner import PhaseRunner, RunProgress
+from penstock.runs.points import Experiment, Point, PointOutcome
 from penstock.runs.prepare import Prepared
 from penstock.runs.run_folder import RunFolder
-from penstock.runs.runner import Runner, RunProgress
 from penstock.schedule.phase import Phase
 from penstock.secrets import redact_url
 from penstock.settings.api_key import DEFAULT_VARIABLE
@@ -53,7 +53,7 @@ class TerminalObserver(Observer):
         self._feed: DashboardFeed | None = None
         self._header: Header | None = None
         """The first message to the dashboard; None without a dashboard."""
-        self._runner: Runner | None = None
+        self._runner: PhaseRunner | None = None
         self._kept: list[tuple[IO[str], str]] = []
         """Lines to print once the dashboard has left the terminal."""
         self._waiting = StatusLine() if self._show_progress else None
@@ -94,7 +94,7 @@ class TerminalObserver(Observer):
             else:
                 builder.phases.begin(phases, expected)
 
-    def point_ended(self, result: PointResult) -> None:
+    def point_ended(self, result: PointOutcome) -> None:
         if self._display is not None:
             self._display.finish()
         if self._feed is not None:
@@ -140,7 +140,7 @@ class TerminalObserver(Observer):
         else:
             print(text, file=stream or sys.stdout, flush=True)
 
-    def _start_dashboard(self, runner: Runner) -> None:
+    def _start_dashboard(self, runner: PhaseRunner) -> None:
         if self._header is not None:
             from penstock.cli.dashboard.feed import DashboardFeed
 
@@ -163,7 +163,7 @@ class TerminalObserver(Observer):
             self.note("The dashboard ended unexpectedly; the progress bar replaces it.")
 
     @contextlib.contextmanager
-    def running(self, runner: Runner) -> Iterator[None]:
+    def running(self, runner: PhaseRunner) -> Iterator[None]:
         """Pass the signals that end a run to the runner. The event loop's own signal handlers would lose a signal that arrives
         before the loop runs."""
 
@@ -320,7 +320,7 @@ def _count_points(experiment: Experiment) -> int | None:
     return len(experiment.largest) * settings.runs
 
 
-def point_line(result: PointResult) -> str:
+def point_line(result: PointOutcome) -> str:
     """Return the line about a point that has ended."""
     name = result.point.name
     if result.point.rule is not None and result.report is None:
@@ -332,7 +332,7 @@ def point_line(result: PointResult) -> str:
     return f"{name}: {', '.join(_headline(summary))}{verdict}"
 
 
-def _short_line(result: PointResult) -> str:
+def _short_line(result: PointOutcome) -> str:
     """Return the figures of a point in a few words, for the dashboard."""
     if result.point.rule is not None:
         return result.point.rule.outcome()

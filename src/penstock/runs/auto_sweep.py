@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from penstock.metrics.sweep import SATURATED_SHARE
 from penstock.records.log import variation_label
-from penstock.runs.points import Point, PointResult, PointRuns, Variation
+from penstock.runs.points import Point, PointOutcome, PointRuns, Variation
 from penstock.runs.variations import base_seed
 from penstock.settings.schema import LoadSettings, Settings
 
@@ -59,7 +59,7 @@ class AutoSweep:
                 return
             throughputs[between] = throughput
 
-    def _measure(self, concurrency: int) -> Generator[Point, PointResult, float | None]:
+    def _measure(self, concurrency: int) -> Generator[Point, PointOutcome, float | None]:
         number, self._count = self._count, self._count + 1
         pause_s = self._settings.experiment.point_pause_s if number else 0.0
         parameters: dict[str, int | float] = {"concurrency": concurrency}

@@ -11,7 +11,7 @@ from penstock.schedule.phase import Phase
 from penstock.workers.messages import Event
 
 if TYPE_CHECKING:
-    from penstock.runs.runner import RunProgress
+    from penstock.runs.phase_runner import RunProgress
 
 __all__ = ["Companion", "CompanionControl"]
 

@@ -17,7 +17,7 @@ from penstock.reports.report_html import PAGE_NAME, read_page, write_page
 from penstock.reports.runs_page import RunLink, experiment_document
 from penstock.reports.sweep_files import sweep_paths, write_sweep
 from penstock.runs.point_folder import write_reference
-from penstock.runs.points import Point, PointResult
+from penstock.runs.points import Point, PointOutcome
 from penstock.runs.report_point import report_point, why_unusable
 from penstock.runs.run_folder import LOG_FOLDER
 from penstock.runs.search import SEARCH_FILE, logged_search, write_search
@@ -37,7 +37,7 @@ class ExperimentReport(NamedTuple):
 
 
 def report_experiment(
-    folder: str, settings: ExperimentSettings, results: Sequence[PointResult], into: str | None = None
+    folder: str, settings: ExperimentSettings, results: Sequence[PointOutcome], into: str | None = None
 ) -> ExperimentReport:
     """Write the files over all points into the experiment's folder, or into another one."""
     search = logged_search(os.path.join(folder, LOG_FOLDER), settings)
@@ -65,7 +65,7 @@ def report_experiment(
 def _write_page(
     folder: str,
     variations: Sequence[VariationFigures],
-    results: Sequence[PointResult],
+    results: Sequence[PointOutcome],
     search: SearchOutcome | None,
 ) -> str | None:
     """Write the page over all points, and return its path; None if the points have no pages."""
@@ -104,7 +104,7 @@ def report_points(
     *,
     progress: ProgressCallback | None = None,
     processes: int = 1,
-) -> Iterator[PointResult]:
+) -> Iterator[PointOutcome]:
     """Write the artifacts of each point of the experiment in `folder` again, from its log, and yield the results. `changes` are
     those of the output settings."""
     experiment = RunLog(os.path.join(folder, LOG_FOLDER))
@@ -118,10 +118,10 @@ def report_points(
         if into == folder:
             write_reference(folder, logged)
         point = Point(settings, logged.label, logged.parameters, logged.variation, logged.trial)
-        yield PointResult(point, report, why_unusable(report.summary, settings.max_error_rate))
+        yield PointOutcome(point, report, why_unusable(report.summary, settings.max_error_rate))
 
 
-def _figures(result: PointResult) -> RunFigures:
+def _figures(result: PointOutcome) -> RunFigures:
     point = result.point
     summary = None if result.report is None else result.report.summary
     return RunFigures(

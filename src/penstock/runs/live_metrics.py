@@ -16,8 +16,8 @@ from typing import Any
 from penstock import __version__
 from penstock.errors import UserError
 from penstock.runs.companion import Companion, CompanionControl
+from penstock.runs.phase_runner import RunProgress
 from penstock.runs.prepare import Prepared
-from penstock.runs.runner import RunProgress
 from penstock.settings.schema import Settings
 from penstock.wire.stats import DurationSketch
 

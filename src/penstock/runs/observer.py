@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from penstock.endpoints.base import Endpoint
     from penstock.records.log import Sample
-    from penstock.runs.points import Point, PointResult
+    from penstock.runs.phase_runner import PhaseRunner, RunProgress
+    from penstock.runs.points import Point, PointOutcome
     from penstock.runs.prepare import Prepared
-    from penstock.runs.runner import Runner, RunProgress
     from penstock.schedule.phase import Phase
     from penstock.settings.schema import Settings
     from penstock.tokens.lazy_tokenizer import LazyTokenizer
@@ -40,7 +40,7 @@ class Observer:
     def note(self, text: str) -> None:
         """Handle a note about the input files, or about what works beside the run."""
 
-    def running(self, runner: Runner) -> contextlib.AbstractContextManager[None]:
+    def running(self, runner: PhaseRunner) -> contextlib.AbstractContextManager[None]:
         """Return a context in which the run is executed, for example one in which Ctrl-C interrupts the runner."""
         del runner
         return contextlib.nullcontext()
@@ -51,7 +51,7 @@ class Observer:
     def point_begins(self, point: Point, phases: list[Phase], expected: list[int | None]) -> None:
         """Handle a point that is about to start, with its phases and their numbers of requests."""
 
-    def point_ended(self, result: PointResult) -> None:
+    def point_ended(self, result: PointOutcome) -> None:
         """Handle the result of a point of an experiment."""
 
     def progress(self, progress: RunProgress) -> None:

@@ -14,9 +14,9 @@ from penstock.errors import UserError
 from penstock.records.header import encode_header
 from penstock.records.log import FAILURES, INTERRUPTED, STOP_RULE, LoggedPoint, RunLog
 from penstock.runs.observer import Observer
+from penstock.runs.phase_runner import RunningPhase, RunProgress
 from penstock.runs.points import Point
 from penstock.runs.prepare import connections_to_open, expected_requests, phase_loads, plan_phases
-from penstock.runs.runner import RunningPhase, RunProgress
 from penstock.runs.start_run import StartedRun
 from penstock.runs.stop_rules import FailureRule, StopRule, Watch
 from penstock.runs.stored_data import StoredData, data_key, fill_store, load_dataset

@@ -20,7 +20,7 @@ from penstock.settings.schema import Settings
 if TYPE_CHECKING:
     from penstock.runs.report_point import PointReport
 
-__all__ = ["Experiment", "Point", "PointResult", "PointRuns", "SearchRule", "Single", "Variation"]
+__all__ = ["Experiment", "Point", "PointOutcome", "PointRuns", "SearchRule", "Single", "Variation"]
 
 
 class SearchRule(StopRule, Protocol):
@@ -65,7 +65,7 @@ class Point(msgspec.Struct, frozen=True):
         return self.label if not self.parameters or self.label.startswith(values) else f"{values} {self.label}"
 
 
-class PointResult(NamedTuple):
+class PointOutcome(NamedTuple):
     point: Point
     report: PointReport | None
     """None if nothing could be sent. That of a point with a rule is written after the last point."""
@@ -82,7 +82,7 @@ class PointResult(NamedTuple):
         return None if stats is None else getattr(stats, statistic)
 
 
-PointRuns = Generator[Point, PointResult, None]
+PointRuns = Generator[Point, PointOutcome, None]
 
 
 class Experiment(Protocol):

@@ -10,7 +10,7 @@ from penstock.records.log import RunLog
 from penstock.records.read_sections import most_processes
 from penstock.runs.observer import Observer
 from penstock.runs.point_runner import EndedPoint, PointRunner
-from penstock.runs.points import Experiment, Point, PointResult
+from penstock.runs.points import Experiment, Point, PointOutcome
 from penstock.runs.run_folder import LOG_FOLDER, RunFolder
 from penstock.runs.start_run import StartedRun, start_run
 from penstock.settings.schema import Settings
@@ -28,7 +28,7 @@ class FinishedRun(NamedTuple):
     settings: Settings
     """With the URLs of mock servers."""
     tokenizer: LazyTokenizer
-    results: list[PointResult]
+    results: list[PointOutcome]
     """Results of the points that were started; empty for a single run."""
     interrupts: int
     """How often the user interrupted it."""
@@ -100,7 +100,7 @@ class _PointLoop:
         self._processes = processes
         self._settings = experiment.settings
         self._points = experiment.points()
-        self._results: list[PointResult] = []
+        self._results: list[PointOutcome] = []
         self._next: Point | None = next(self._points)
         self.ended: list[EndedPoint] = []
         """Points whose reports are not written yet."""
@@ -118,7 +118,7 @@ class _PointLoop:
         while self._next is not None and left:
             point, done = self._next, logged.find(self._next)
             if done is None:
-                self._take(PointResult(point, None, "Its dataset could not be loaded.", from_log=True))
+                self._take(PointOutcome(point, None, "Its dataset could not be loaded.", from_log=True))
                 continue
             if not done.is_complete:
                 return
@@ -143,16 +143,16 @@ class _PointLoop:
                 break
         points.end_sending()
 
-    def _result(self, ended: EndedPoint, tokenizer: LazyTokenizer) -> PointResult:
+    def _result(self, ended: EndedPoint, tokenizer: LazyTokenizer) -> PointOutcome:
         """Return the result of a point for the experiment: with its report, or with what its rule has found."""
         if ended.unsent is not None:
-            return PointResult(ended.point, None, ended.unsent)
+            return PointOutcome(ended.point, None, ended.unsent)
         if ended.point.rule is not None:
             self.ended.append(ended)
-            return PointResult(ended.point, None, facts=ended.facts)
+            return PointOutcome(ended.point, None, facts=ended.facts)
         return report_ended(ended, self._settings.output.folder, tokenizer, self._processes)
 
-    def _take(self, result: PointResult, *, decide: bool = True) -> None:
+    def _take(self, result: PointOutcome, *, decide: bool = True) -> None:
         """Keep a result and, with `decide`, give it to the experiment and receive its next point."""
         if result.point.rule is None:
             self._results.append(result)
@@ -163,7 +163,7 @@ class _PointLoop:
         except StopIteration:
             self._next = None
 
-    def results(self, tokenizer: LazyTokenizer) -> list[PointResult]:
+    def results(self, tokenizer: LazyTokenizer) -> list[PointOutcome]:
         """Return the results of all points, and write the reports that are not written yet, except that of a single run."""
         folder = self._settings.output.folder
         late = [
@@ -172,7 +172,7 @@ class _PointLoop:
         return self._results + late
 
 
-def report_ended(ended: EndedPoint, folder: str, tokenizer: LazyTokenizer, processes: int = 1) -> PointResult:
+def report_ended(ended: EndedPoint, folder: str, tokenizer: LazyTokenizer, processes: int = 1) -> PointOutcome:
     """Write the artifacts of a point of the experiment in `folder`."""
     # A single run need not import these, which takes 0.3 s, before it sends.
     from penstock.runs.point_folder import write_reference
@@ -183,4 +183,4 @@ def report_ended(ended: EndedPoint, folder: str, tokenizer: LazyTokenizer, proce
     report = report_point(log, os.path.join(folder, ended.logged.folder), tokenizer, processes=processes)
     write_reference(folder, ended.logged)
     error = why_unusable(report.summary, ended.point.settings.max_error_rate)
-    return PointResult(ended.point, report, error, ended.facts)
+    return PointOutcome(ended.point, report, error, ended.facts)

@@ -36,9 +36,9 @@ from penstock.plural import counted
 from penstock.records.log import SEARCH_LOAD, RunLog, variation_label
 from penstock.records.record import Record
 from penstock.runs.log_tail import LogTail, values_while_running
+from penstock.runs.phase_runner import RunningPhase
 from penstock.runs.points import Point, PointRuns, Variation
 from penstock.runs.run_folder import LOG_FOLDER
-from penstock.runs.runner import RunningPhase
 from penstock.runs.variations import base_seed
 from penstock.schedule.limits import LinearRamp
 from penstock.settings.schema import ExperimentSettings, Settings

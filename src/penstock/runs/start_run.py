@@ -16,6 +16,7 @@ from penstock.errors import UserError
 from penstock.records.log import LoggedData, LoggedPoint, RunLog
 from penstock.runs.companion_table import companions
 from penstock.runs.observer import Observer
+from penstock.runs.phase_runner import PhaseRunner
 from penstock.runs.points import Experiment
 from penstock.runs.prepare import (
     Prepared,
@@ -28,7 +29,6 @@ from penstock.runs.prepare import (
 )
 from penstock.runs.readiness import Readiness
 from penstock.runs.run_folder import RunFolder
-from penstock.runs.runner import Runner
 from penstock.runs.stored_data import StoredData, fill_store, load_dataset, read_again, read_stored
 from penstock.settings.schema import Settings
 from penstock.tokens.lazy_tokenizer import LazyTokenizer
@@ -50,7 +50,7 @@ class StartedRun(NamedTuple):
     """Those of the first point, with the URLs of mock servers."""
     tokenizer: LazyTokenizer
     prepared: Prepared
-    runner: Runner
+    runner: PhaseRunner
     logged: LoggedRun | None = None
     """What an earlier process has done, if the run is resumed."""
 
@@ -123,7 +123,7 @@ def start_run(
             observer.begin()
             folder.begin(outdated)
 
-        runner = Runner(
+        runner = PhaseRunner(
             _backend(prepared, spawn=spawn, in_child=in_child, cluster=cluster),
             folder.log,
             epoch=prepared.epoch,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from penstock.runs.runner import RunningPhase, RunProgress
+from penstock.runs.phase_runner import RunningPhase, RunProgress
 from penstock.settings.schema import LoadSettings
 
 __all__ = ["CallerRule", "FailureRule", "StopRule", "Watch"]

@@ -13,7 +13,7 @@ from penstock.metrics.dependence import InFlight, requests_in_flight
 from penstock.metrics.precision import Checkpoints, Precision
 from penstock.records.log import UNTIL
 from penstock.runs.log_tail import LogTail, values_while_running
-from penstock.runs.runner import RunningPhase
+from penstock.runs.phase_runner import RunningPhase
 from penstock.workers.messages import Progress
 
 __all__ = ["UntilRule"]

@@ -13,7 +13,7 @@ from penstock.errors import UserError
 from penstock.metrics.catalogue import CATALOGUE
 from penstock.metrics.convergence import DEFAULT_LIMITS, distance, relative_spread
 from penstock.records.log import variation_label
-from penstock.runs.points import Point, PointResult, PointRuns, Variation
+from penstock.runs.points import Point, PointOutcome, PointRuns, Variation
 from penstock.settings.resolve import MIN_RUNS
 from penstock.settings.schema import ExperimentSettings, Settings
 from penstock.suggest import did_you_mean
@@ -42,7 +42,7 @@ class Variations:
         self.settings = replace(point.settings, output=replace(first.output, folder=folder))
 
     def points(self) -> PointRuns:
-        results: dict[int, list[PointResult]] = {number: [] for number in range(len(self.variations))}
+        results: dict[int, list[PointOutcome]] = {number: [] for number in range(len(self.variations))}
         stable: set[int] = set()
         previous: tuple[int, int] | None = None
         for number, trial in self._order():
@@ -123,7 +123,7 @@ class _Stability:
                 "ci_width or cv."
             )
 
-    def is_reached(self, results: Sequence[PointResult]) -> bool:
+    def is_reached(self, results: Sequence[PointOutcome]) -> bool:
         values = [value for result in results if (value := result.value(self._metric, self._statistic)) is not None]
         if len(values) < MIN_RUNS:
             return False

@@ -18,7 +18,7 @@ from penstock.cli.dashboard.snapshot import GpuView, PhaseView, PointView, Serve
 from penstock.cli.dashboard.snapshot_builder import SnapshotBuilder
 from penstock.cli.dashboard.terminal_check import why_no_dashboard
 from penstock.records.log import LostWorker, Sample
-from penstock.runs.runner import RunProgress
+from penstock.runs.phase_runner import RunProgress
 from penstock.schedule.phase import Phase
 from penstock.workers.messages import ErrorCause, Progress
 from support.snapshots import report, sketch

@@ -20,7 +20,7 @@ from penstock.cli.dashboard.snapshot import Close, Header, Ready
 from penstock.cli.dashboard.snapshot_builder import SnapshotBuilder
 from penstock.processes import spawn
 from penstock.records.log import LostWorker
-from penstock.runs.runner import RunProgress
+from penstock.runs.phase_runner import RunProgress
 from penstock.workers.message_socket import MessageSocket, wait_for
 
 __all__ = ["DashboardFeed"]

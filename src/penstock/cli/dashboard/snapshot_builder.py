@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from penstock.cli.dashboard.snapshot import PhaseView, PointView, Snapshot
 from penstock.records.log import LostWorker, Sample
-from penstock.runs.runner import RunProgress
+from penstock.runs.phase_runner import RunProgress
 from penstock.schedule.phase import Phase
 
 if TYPE_CHECKING:

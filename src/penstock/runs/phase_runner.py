@@ -1,6 +1,6 @@
 """The runner: starts the workers, runs phases on them one after the other, and returns their results. It prints nothing.
 
-with Runner(backend, log) as runner:
+with PhaseRunner(backend, log) as runner:
     for phase in phases:
         result = runner.run(phase)
 """
@@ -51,7 +51,7 @@ from penstock.workers.messages import (
     WorkerFailed,
 )
 
-__all__ = ["PhaseResult", "RunProgress", "Runner", "RunningPhase"]
+__all__ = ["PhaseResult", "PhaseRunner", "RunProgress", "RunningPhase"]
 
 _ECHO_NS = 100_000_000
 """A wrapper such as `timeout` forwards the SIGINT that the terminal has already sent to the whole process group. A second
@@ -114,7 +114,7 @@ class PhaseResult(msgspec.Struct, frozen=True):
     """True if the phase was ended early."""
 
 
-class Runner:
+class PhaseRunner:
     def __init__(
         self,
         backend: Backend,
@@ -161,7 +161,7 @@ class Runner:
 
     # -- start and end of a run ----------------------------------------------------------------------------------------
 
-    def __enter__(self) -> Runner:
+    def __enter__(self) -> PhaseRunner:
         self._log = RunnerLog(self._log_folder)
         try:
             for companion in self._companions:
@@ -457,7 +457,7 @@ class Runner:
 class RunningPhase:
     """A phase that was started."""
 
-    def __init__(self, runner: Runner, index: int, phase: Phase, began: int) -> None:
+    def __init__(self, runner: PhaseRunner, index: int, phase: Phase, began: int) -> None:
         self._runner = runner
         self._done: dict[int, PhaseDone] = {}
         self.index = index

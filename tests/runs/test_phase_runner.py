@@ -20,7 +20,7 @@ from penstock.records.log import INPUT_ERROR, RunLog
 from penstock.records.payloads import PayloadWriter
 from penstock.records.record import Record
 from penstock.runs.companion import Companion, CompanionControl
-from penstock.runs.runner import PhaseResult, Runner
+from penstock.runs.phase_runner import PhaseResult, PhaseRunner
 from penstock.schedule.limits import Fixed, LinearRamp
 from penstock.schedule.phase import Phase
 from penstock.schedule.share import Share
@@ -112,7 +112,7 @@ def test_limits_can_change_while_a_phase_runs(tmp_path: Path) -> None:
 
     harness = Harness(tmp_path, answer)
 
-    def raise_limit(runner: Runner) -> None:
+    def raise_limit(runner: PhaseRunner) -> None:
         running = next(iter(runner.running), None)
         if running is not None and len(harness.requests) == 10:
             running.set_limits(slots=5)
@@ -128,7 +128,7 @@ def test_limits_can_change_while_a_phase_runs(tmp_path: Path) -> None:
 def test_limits_that_the_phase_was_not_announced_with_are_refused(tmp_path: Path, limits: dict[str, int]) -> None:
     harness = Harness(tmp_path, always(chat_reply()))
 
-    def change(runner: Runner) -> None:
+    def change(runner: PhaseRunner) -> None:
         for running in runner.running:
             running.set_limits(**limits)
 
@@ -140,7 +140,7 @@ def test_limits_that_the_phase_was_not_announced_with_are_refused(tmp_path: Path
 def test_rule_outside_the_worker_stops_a_phase_and_the_next_one_runs(tmp_path: Path) -> None:
     harness = Harness(tmp_path, InFlight(0.01))
 
-    def stop_after_ten(runner: Runner) -> None:
+    def stop_after_ten(runner: PhaseRunner) -> None:
         for running in runner.running:
             if running.index == 0 and running.progress.ended >= 10:
                 running.stop()
@@ -182,7 +182,7 @@ def test_phase_that_ends_just_before_the_next_one_does_not_end_that_too(
             await asyncio.sleep(0.005)
         await connection.send(chat_reply())
 
-    def note_start(runner: Runner) -> None:
+    def note_start(runner: PhaseRunner) -> None:
         if len(runner.running) == 2:
             started.append(True)
 
@@ -241,7 +241,7 @@ def test_spawned_workers_give_the_same_records_as_forked_ones(tmp_path: Path, mo
     for name in ("forked", "spawned"):
         run = Run(tmp_path / name, mock_url)
         backend = run.forked() if name == "forked" else run.spawned()
-        with Runner(backend, run.log, epoch=run.epoch) as runner:
+        with PhaseRunner(backend, run.log, epoch=run.epoch) as runner:
             result = runner.run(make_phase(slots=4, requests=20))
         assert result is not None
         assert (result.progress.sent, result.progress.ended, result.progress.failed) == (20, 20, 0)
@@ -288,7 +288,7 @@ def test_other_workers_finish_when_one_is_killed(tmp_path: Path, mock_url: str) 
         if 1 in backend.pids and runner.progress.ended >= 4:
             os.kill(backend.pids[1], signal.SIGKILL)
 
-    runner = Runner(backend, run.log, epoch=run.epoch, on_progress=kill_one)
+    runner = PhaseRunner(backend, run.log, epoch=run.epoch, on_progress=kill_one)
     with runner:
         result = runner.run(make_phase(slots=4, requests=600))
     assert result is not None
@@ -315,7 +315,7 @@ def test_third_interrupt_kills_the_worker_that_does_not_stop(tmp_path: Path, moc
             elif runner.interrupts == 2 and running.unfinished == {hanging}:
                 runner.interrupt(now=3_000_000_000)
 
-    runner = Runner(backend, run.log, epoch=run.epoch, on_progress=interrupt)
+    runner = PhaseRunner(backend, run.log, epoch=run.epoch, on_progress=interrupt)
     with runner:
         result = runner.run(make_phase(slots=4, requests=2000))
     assert result is not None
@@ -331,7 +331,7 @@ class HangingWorker:
     nodes = ()
 
     def __init__(self) -> None:
-        self.runner: Runner | None = None
+        self.runner: PhaseRunner | None = None
         self._on_event: OnEvent | None = None
 
     def _tell(self, worker: int, event: Event) -> None:
@@ -364,7 +364,7 @@ class HangingWorker:
 
 def test_interrupts_end_the_wait_after_a_failure(tmp_path: Path) -> None:
     backend = HangingWorker()
-    runner = backend.runner = Runner(backend, str(tmp_path))
+    runner = backend.runner = PhaseRunner(backend, str(tmp_path))
     with pytest.raises(RunError, match=r"The disk is full\."), runner:
         runner.run(make_phase(slots=2, requests=2))
 
@@ -373,7 +373,7 @@ def test_worker_that_does_not_end_is_killed(tmp_path: Path, mock_url: str, monke
     monkeypatch.setattr("penstock.workers.local_processes._END_TIMEOUT_S", 0.0)
     run = Run(tmp_path, mock_url)
     backend = run.forked(1)
-    with Runner(backend, run.log, epoch=run.epoch) as runner:
+    with PhaseRunner(backend, run.log, epoch=run.epoch) as runner:
         runner.run(make_phase(slots=1, requests=1))
         os.kill(backend.pids[0], signal.SIGSTOP)
     assert not backend.pids
@@ -389,7 +389,7 @@ def test_run_fails_when_all_workers_are_killed(tmp_path: Path, mock_url: str) ->
             for pid in backend.pids.values():
                 os.kill(pid, signal.SIGKILL)
 
-    runner = Runner(backend, run.log, epoch=run.epoch, on_progress=kill_all)
+    runner = PhaseRunner(backend, run.log, epoch=run.epoch, on_progress=kill_all)
     with pytest.raises(RunError, match=r"Worker \d was killed by signal 9"), runner:
         runner.run(make_phase(slots=4, requests=2000))
 
@@ -408,7 +408,7 @@ def test_workers_end_when_another_one_cannot_be_started(
 
     monkeypatch.setattr(ForkedWorkers, "_start_child", start_one)
     message = r"A worker process cannot be started: Resource temporarily unavailable"
-    with pytest.raises(UserError, match=message), Runner(backend, run.log, epoch=run.epoch):
+    with pytest.raises(UserError, match=message), PhaseRunner(backend, run.log, epoch=run.epoch):
         pass
     assert not backend.pids
 
@@ -439,7 +439,7 @@ class Thermometer(Companion):
 def test_companion_takes_samples_and_stops_the_run(tmp_path: Path, mock_url: str) -> None:
     run = Run(tmp_path, mock_url)
     companion = Thermometer()
-    runner = Runner(run.forked(), run.log, epoch=run.epoch, companions=[companion])
+    runner = PhaseRunner(run.forked(), run.log, epoch=run.epoch, companions=[companion])
     with runner:
         result = runner.run(make_phase(slots=2, duration_s=60.0))
         assert runner.run(make_phase(slots=2, requests=1)) is None
