@@ -25,13 +25,15 @@ from penstock.records.payloads import PayloadStore
 from penstock.records.read_sections import Advance, most_processes, read_sections
 from penstock.records.record import Record
 from penstock.records.section import Section
+from penstock.runs.observer import Observer
 from penstock.runs.points import Experiment, Point, Single
 from penstock.runs.read_experiment import make_experiment
-from penstock.runs.stored_data import StoredData, read_stored
+from penstock.runs.stored_data import StoredData, read_again, read_stored
 from penstock.schedule.phase import Phase, Resumed
 from penstock.schedule.phases import make_phases
 from penstock.secrets import REDACTED
 from penstock.settings.schema import EndpointSettings, Settings
+from penstock.tokens.lazy_tokenizer import LazyTokenizer
 
 __all__ = ["BegunPoint", "LoggedRun", "check_resumable", "resumed_experiment", "resumed_settings"]
 
@@ -99,6 +101,12 @@ class LoggedRun:
         """Return what the log says about a point; None if it was not begun."""
         folder = None if point.alone else os.path.relpath(point.settings.output.folder, self._folder)
         return next((done for done in self.points if (done.logged and done.logged.folder) == folder), None)
+
+    def first_dataset(self, settings: Settings, tokenizer: LazyTokenizer, observer: Observer) -> StoredData:
+        """Return the dataset of the first point. Raise UserError if it was not read to its end and has changed since."""
+        if self.header.conversations is None:
+            return read_again(self._path, self.header, settings, tokenizer, observer)
+        return read_stored(self._path, LoggedData("", tuple(self.header.payload_files)), self.header)
 
     def datasets(self) -> list[tuple[Settings, StoredData]]:
         """Return the datasets of the points except for the first one, with the settings of a point that has it."""

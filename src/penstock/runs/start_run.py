@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.endpoints.base import endpoint_named
 from penstock.errors import UserError
-from penstock.records.log import LoggedData, LoggedPoint, RunLog
+from penstock.records.log import LoggedPoint, RunLog
 from penstock.runs.companion_table import companions
 from penstock.runs.observer import Observer
 from penstock.runs.phase_runner import PhaseRunner
@@ -29,7 +29,7 @@ from penstock.runs.prepare import (
 )
 from penstock.runs.readiness import Readiness
 from penstock.runs.run_folder import RunFolder
-from penstock.runs.stored_data import StoredData, fill_store, load_dataset, read_again, read_stored
+from penstock.runs.stored_data import fill_store, load_dataset
 from penstock.settings.schema import Settings
 from penstock.tokens.lazy_tokenizer import LazyTokenizer
 from penstock.workers.backend import Backend
@@ -82,15 +82,23 @@ def start_run(
         tokenizer = LazyTokenizer(settings.tokenizer, settings.models[0])
         if not settings.endpoint.server_token_count:
             tokenizer.check()
-        seed = _seed(settings) if logged is None else logged.header.seed
-        in_background = not spawn and not points
-        data = _data(experiment, settings, folder.log, tokenizer, observer, seed, in_background, logged)
+        if logged is None:
+            seed = secrets.randbits(32) if settings.input.seed is None else settings.input.seed
+            dataset = load_dataset(settings, seed, tokenizer, observer)
+            check_streams(settings, dataset)
+            phases = plan_phases(settings, dataset, seed, experiment.servers)
+            begun = phases if not spawn and not points else None
+            data = fill_store(folder.log, "", settings, dataset, observer, phases=begun)
+        else:
+            seed = logged.header.seed
+            data = logged.first_dataset(settings, tokenizer, observer)
+            phases = plan_phases(settings, data.dataset, seed, experiment.servers)
         prepared = prepare(
             folder.log,
             settings,
             targets,
             data,
-            plan_phases(settings, data.dataset, seed, experiment.servers),
+            phases,
             seed,
             points=points,
             in_caller=not spawn,
@@ -138,31 +146,6 @@ def start_run(
         observer.progress(runner.progress)
         observer.finished()
         _tell_notes(prepared, observer, notes)
-
-
-def _seed(settings: Settings) -> int:
-    return secrets.randbits(32) if settings.input.seed is None else settings.input.seed
-
-
-def _data(
-    experiment: Experiment,
-    settings: Settings,
-    log: str,
-    tokenizer: LazyTokenizer,
-    observer: Observer,
-    seed: int,
-    in_background: bool,
-    logged: LoggedRun | None,
-) -> StoredData:
-    """Return the first dataset of the run: load it, or find it in the log."""
-    if logged is not None:
-        if logged.header.conversations is None:
-            return read_again(log, logged.header, settings, tokenizer, observer)
-        return read_stored(log, LoggedData("", tuple(logged.header.payload_files)), logged.header)
-    dataset = load_dataset(settings, seed, tokenizer, observer)
-    check_streams(settings, dataset)
-    phases = plan_phases(settings, dataset, seed, experiment.servers)
-    return fill_store(log, "", settings, dataset, observer, phases=phases if in_background else None)
 
 
 def _connect_cluster(settings: Settings) -> Cluster | None:
