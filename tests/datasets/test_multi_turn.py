@@ -15,7 +15,7 @@ from penstock.datasets.detect_format import detect
 from penstock.datasets.load import load
 from penstock.datasets.multi_turn import MultiTurn
 from penstock.errors import UserError
-from penstock.settings.schema import ConversationSettings, InputSettings
+from penstock.settings.schema import ConversationSettings, InputSettings, ScheduleSettings
 from support.prompts import conversations_of, read_whole
 
 SETTINGS = InputSettings(seed=1)
@@ -76,6 +76,20 @@ def test_leading_system_turn_becomes_the_system_prompt(write: Callable[..., str]
     (only,) = read_whole(MultiTurn(path, SETTINGS))
     assert only.system == "Be brief.\n\nBe kind."
     assert [turn.texts for turn in only.turns] == [("a",), ("b",)]
+
+
+def test_system_prompt_is_neither_a_turn_nor_scheduled(write: Callable[..., str]) -> None:
+    system = {"role": "system", "text": "Be brief."}
+    path = write(
+        {"turns": [system, {"text": "a", "timestamp": 9}]},
+        {"turns": [system, {"text": "b", "timestamp": 5}, system], "session_id": "x"},
+        {"turns": [system, {"text": "c", "timestamp": 7}], "session_id": "x"},
+    )
+    dataset = MultiTurn(path, SETTINGS)
+    first, second = read_whole(dataset, schedule=ScheduleSettings(on=True))
+    assert dataset.turns == [4, 1]
+    assert (first.id, first.system, second.system) == ("x", "Be brief.", "Be brief.")
+    assert [turn.texts[0] for turn in first.turns] == ["b", "Be brief.", "Be brief.", "c"]
 
 
 def test_system_turn_with_a_delay_or_in_the_middle_stays_a_turn(write: Callable[..., str]) -> None:

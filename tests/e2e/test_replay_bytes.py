@@ -108,7 +108,7 @@ def test_generated_bodies_are_json(body: bytes) -> None:
     assert isinstance(parsed["messages"], list)
 
 
-def test_sessions_and_errors_are_found_with_any_window_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sessions_and_errors_are_found_with_any_window_size(tmp_path: Path) -> None:
     """Sessions may cross the edge of the window."""
     text = json.dumps(
         {"a": "x" * 50, "data": [{"session_id": f"s{n}", "payloads": [{"n": "é" * n}, {"m": [n]}]} for n in range(12)]},
@@ -117,11 +117,10 @@ def test_sessions_and_errors_are_found_with_any_window_size(tmp_path: Path, monk
     ).encode()
     path = tmp_path / "inputs.json"
     for size in (1, 7, 64, 300, 10_000):
-        monkeypatch.setattr("penstock.datasets.json_window._SIZE", size)
         for cut in (len(text), len(text) - 1, len(text) // 2):
             path.write_bytes(text[:cut])
             errors = FileErrors(str(path))
-            conversations = list(InputsJson(str(path)).read(errors))
+            conversations = list(InputsJson(str(path), window_bytes=size).read(errors))
             if cut == len(text):
                 assert [conversation.id for conversation in conversations] == [f"s{n}" for n in range(12)]
                 bodies = [turn.body for conversation in conversations for turn in conversation.turns if turn.body]

@@ -61,9 +61,8 @@ class BailianTrace(RowFile):
             (turn,), f"chat_{fields.chat_id}", complete=True, request=fields.chat_id, parent=fields.parent_chat_id
         )
 
-    def link(self, number: int, row: Row) -> Row:
+    def link(self, row: Row) -> Row:
         """Return a request with its conversation. A second reply to the same request begins a new one."""
-        del number
         session = self._by_last_request.pop(row.parent, row.session or "")
         self._by_last_request[row.request] = session
         return row._replace(session=session)

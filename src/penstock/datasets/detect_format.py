@@ -23,22 +23,13 @@ def detect(path: str, *, scheduled: bool = False) -> Format:
     for format_ in formats():
         if format_.matches_file is not None and format_.matches_file(path):
             return format_
-    return _match(path, _first_object(path, *_first_line(path)), scheduled)
-
-
-def _first_line(path: str) -> tuple[int, bytes]:
-    errors = FileErrors(path)
-    number, _, line = next(read_lines(path, errors), (0, 0, b""))
-    errors.raise_any()
-    if not line:
-        raise empty_file(path)
-    return number, line
+    return _match(path, _first_object(path), scheduled)
 
 
 def _folder_format(path: str) -> Format:
     """Detect the format from the first line of the first .jsonl file."""
     first = jsonl_files(path)[0]
-    format_ = _match(first, _first_object(first, *_first_line(first)), scheduled=False)
+    format_ = _match(first, _first_object(first), scheduled=False)
     if not format_.reads_folders:
         others = " or ".join(each.name for each in formats() if each.reads_folders)
         raise UserError(
@@ -62,7 +53,12 @@ def _match(path: str, first: dict[str, Any], scheduled: bool) -> Format:
     raise UserError(f"The format of '{path}' is not known: its first line has {fields}. {supported_formats()}")
 
 
-def _first_object(path: str, number: int, line: bytes) -> dict[str, Any]:
+def _first_object(path: str) -> dict[str, Any]:
+    errors = FileErrors(path)
+    number, _, line = next(read_lines(path, errors), (0, 0, b""))
+    errors.raise_any()
+    if not line:
+        raise empty_file(path)
     try:
         first = json.loads(line, parse_int=float)  # int() refuses more than 4,300 digits
     except (ValueError, RecursionError) as error:

@@ -60,7 +60,8 @@ class InputsJson(Dataset):
 
     verbatim = reads_on = True
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, window_bytes: int = 1 << 22) -> None:
+        self._window_bytes = window_bytes
         self.files = source_files([path])
         self._session_ids = _SessionIds()
         self._path = path
@@ -90,7 +91,7 @@ class InputsJson(Dataset):
         path = self.files[0].path
         lines = LineNumbers(path)
         with open(path, "rb", buffering=0) as file:
-            window = Window(file)
+            window = Window(file, self._window_bytes)
             try:
                 yield from self._sessions(window, lines, errors)
             except Malformed as error:

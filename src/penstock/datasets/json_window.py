@@ -12,7 +12,6 @@ from penstock.datasets.json_text import TOO_DEEP, replace_lone_surrogates, synta
 
 __all__ = ["LineNumbers", "Malformed", "Truncated", "Window", "skip_space"]
 
-_SIZE = 1 << 22
 _BLANKS = b" \t\r\n"
 _SPACE = re.compile(rb"[ \t\r\n]*")
 _NEXT_ITEM = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*")
@@ -46,8 +45,9 @@ class Window:
     Lone surrogate escapes in `data` may be replaced by other escapes of the same length, because msgspec refuses them.
     """
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, size: int = 1 << 22) -> None:
         self._file = file
+        self._size = size
         self._ended = False
         self.data = b""
         self.base = 0
@@ -62,7 +62,7 @@ class Window:
         if self._ended:
             return False
         left = self.data[self.position :]
-        read = self._file.read(max(_SIZE, len(left)))
+        read = self._file.read(max(self._size, len(left)))
         self._ended = not read
         self.base += self.position
         self.position = 0

@@ -80,8 +80,7 @@ class MooncakeTrace(RowFile):
         )
         return Row((turn,), session_name(fields.session_id), complete=form == "messages" or bool(fields.hash_ids))
 
-    def link(self, number: int, row: Row) -> Row:
-        del number
+    def link(self, row: Row) -> Row:
         if row.session is not None:
             turn = row.turns[0]
             form = "text_input" if turn.texts else "messages" if turn.prompt is None else "input_length"

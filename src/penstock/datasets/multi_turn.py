@@ -14,9 +14,7 @@ from typing import Any
 import msgspec
 
 from penstock.datasets.conversation import Conversation, Turn
-from penstock.datasets.dataset import ReadOptions
 from penstock.datasets.format import Format
-from penstock.datasets.jsonl import FileErrors
 from penstock.datasets.row_file import Row, RowFile, session_name
 from penstock.datasets.turn_fields import TurnFields, UnusedFields, build_turn
 from penstock.settings.schema import InputSettings
@@ -24,7 +22,6 @@ from penstock.settings.schema import InputSettings
 __all__ = ["FORMAT", "MultiTurn"]
 
 _NAME = "multi_turn"
-_ONLY_SYSTEM = "it has a system turn and no other"
 
 
 class _Line(msgspec.Struct):
@@ -51,17 +48,14 @@ class MultiTurn(RowFile):
     def __init__(self, path: str, settings: InputSettings) -> None:
         super().__init__(path, settings.seed)
         self._folder = os.path.dirname(path)
-        self._unused = UnusedFields(path, _NAME, _FIELDS, _TURN_FIELDS)
+        self.unused = UnusedFields(path, _NAME, _FIELDS, _TURN_FIELDS)
         self._sessions: set[str] = set()
-        self._only_system: dict[str, int] = {}
-        """The first lines of sessions that have a system turn and no other."""
 
     def parse(self, line: bytes, offset: int) -> Row:
         del offset
         fields = _decode(line)
         if not fields.turns:
             raise ValueError("'turns' is empty")
-        self._unused.look_at(line)
         turns: list[Turn] = []
         for turn in fields.turns:
             try:
@@ -70,26 +64,17 @@ class MultiTurn(RowFile):
                 raise ValueError(f"turn {len(turns) + 1}: {error}") from None
         return Row(tuple(turns), session_name(fields.session_id))
 
-    def link(self, number: int, row: Row) -> Row:
-        only_system = len(row.turns) == 1 and _is_system(row.turns[0])
-        if row.session is None:
-            if only_system:
-                raise ValueError(_ONLY_SYSTEM)
-        elif row.session in self._sessions:
-            self._only_system.pop(row.session, None)
-        else:
+    def link(self, row: Row) -> Row:
+        """Return a row without the system prompt of its conversation, which is no request."""
+        if row.session in self._sessions:
+            return row
+        if row.session is not None:
             self._sessions.add(row.session)
-            if only_system:
-                self._only_system[row.session] = number
-        return row
-
-    def check_end(self, errors: FileErrors) -> None:
-        for number in self._only_system.values():
-            errors.add(number, _ONLY_SYSTEM)
-
-    def prepare(self, options: ReadOptions) -> None:
-        super().prepare(options)
-        self.note = self._unused.note()
+        if not _is_system(row.turns[0]):
+            return row
+        if len(row.turns) == 1:
+            raise ValueError("it has a system turn and no other")
+        return row._replace(turns=row.turns[1:])
 
     def merge(self, name: str, rows: Sequence[Row]) -> Conversation:
         merged = super().merge(name, rows)

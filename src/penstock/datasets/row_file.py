@@ -25,6 +25,7 @@ from penstock.datasets.jsonl import FileErrors, empty_file, explain, read_lines
 from penstock.datasets.random_streams import conversation_ids
 from penstock.datasets.schedule_part import SchedulePart
 from penstock.datasets.source_files import source_files
+from penstock.datasets.turn_fields import UnusedFields
 from penstock.errors import UserError
 from penstock.plural import counted
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Row", "RowAt", "RowFile", "prompt", "session_name"]
+__all__ = ["Row", "RowFile", "prompt", "session_name"]
 
 _CHECKED_ROWS = 5000
 """Rows of a large file that are checked before the run, in 0.1 s."""
@@ -53,13 +54,6 @@ class Row(NamedTuple):
     """The id of the request that this one follows."""
 
 
-class RowAt(NamedTuple):
-    number: int
-    """The number of its line."""
-    offset: int
-    row: Row
-
-
 class RowFile(Dataset):
     """A file with a request, or several turns, in each row."""
 
@@ -69,6 +63,8 @@ class RowFile(Dataset):
     """True if all rows are read before the run."""
     without_turns = 0
     """Rows that stand for no request."""
+    unused: UnusedFields | None = None
+    """Collects the fields of the checked rows that the format does not use."""
 
     def __init__(self, path: str, seed: int | None) -> None:
         self.files = source_files([path])
@@ -84,10 +80,8 @@ class RowFile(Dataset):
     def parse(self, line: bytes, offset: int) -> Row:
         """Return the row of a line at an offset; one without turns is left out. Raise ValueError or an error of msgspec."""
 
-    def link(self, number: int, row: Row) -> Row:
-        """Return a row with its session, or raise ValueError. This is called in the order of the file if rows may have
-        sessions."""
-        del number
+    def link(self, row: Row) -> Row:
+        """Return a row with its session and requests, or raise ValueError. This is called in the order of the file."""
         return row
 
     def merge(self, name: str, rows: Sequence[Row]) -> Conversation:
@@ -95,8 +89,8 @@ class RowFile(Dataset):
         turns = rows[0].turns if len(rows) == 1 else tuple([turn for row in rows for turn in row.turns])
         return Conversation(id=name, turns=turns, accumulate=not rows[0].complete)
 
-    def rows(self, errors: FileErrors) -> Iterator[RowAt]:
-        """Yield the rows in the order of the file, without those that have no turns."""
+    def rows(self, errors: FileErrors) -> Iterator[tuple[int, int, Row]]:
+        """Yield the line number, the offset and each row in the order of the file, without rows that have no turns."""
         self.without_turns = 0
         for number, offset, line in read_lines(self.files[0].path, errors):
             try:
@@ -106,8 +100,10 @@ class RowFile(Dataset):
             except ValueError as error:
                 errors.add(number, str(error))
             else:
+                if self.unused is not None:
+                    self.unused.look_at(line)
                 if row.turns:
-                    yield RowAt(number, offset, row)
+                    yield number, offset, row
                 else:
                     self.without_turns += 1
 
@@ -118,48 +114,48 @@ class RowFile(Dataset):
         self.scanned += len(line)
         return self.parse(line, offset)
 
-    def check_end(self, errors: FileErrors) -> None:
-        """Add the errors that are known at the end of the file."""
-
     def empty(self) -> UserError:
         return empty_file(self._path)
 
     def prepare(self, options: ReadOptions) -> None:
         self._part = SchedulePart(options.schedule)
         self._late = _LateRows()
+        self.reads_on = self.verbatim or self._size > options.whole_bytes
+        self._index = self._check(options)
+        if self._index is not None:
+            self.turns = self._index.arrange(self._part)
+            self.accumulates = self._index.accumulates
+        self.note = None if self.unused is None else self.unused.note()
+
+    def _check(self, options: ReadOptions) -> _Index | None:
+        """Check the first rows. Return None if the rest can be read in the order of the file, else the index of all rows."""
         errors = FileErrors(self._path)
         index = _Index()
         scheduled = options.schedule is not None
         is_small = self._size <= options.whole_bytes
-        checked = math.inf if is_small else options.whole_bytes / 4
-        self.reads_on = self.verbatim or not is_small
-        may_stream = not self.reads_ahead and not self._has_sessions()
+        may_stream = not self.reads_ahead and not is_small and not self._has_sessions()
         for number, offset, found in self.rows(errors):
             try:
-                row = self.link(number, found)
+                row = self.link(found)
             except ValueError as error:
                 errors.add(number, str(error))
                 continue
             self.writes_prompts = self.writes_prompts or row.turns[0].prompt is not None
             if not index.add(offset, row) and scheduled:
                 errors.add(number, _NO_TIME)
-            if scheduled and not index.sorted:
+            may_stream = may_stream and not (scheduled and not index.sorted)
+            if may_stream and (offset > options.whole_bytes / 4 or number > _CHECKED_ROWS):
+                if not errors.count and (not scheduled or self._looks_sorted()):
+                    return None
                 may_stream = False
-            elif may_stream and (offset > checked or (number > _CHECKED_ROWS and not is_small)):
-                may_stream = not errors.count and (not scheduled or self._looks_sorted())
-                if may_stream:
-                    return
             if options.progress is not None and number % _ROWS_BETWEEN_PROGRESS == 0:
                 options.progress(offset, self._size)
-        self.check_end(errors)
         errors.raise_any()
         if not index.count:
             raise self.empty()
         if options.progress is not None:
             options.progress(self._size, self._size)
-        self.turns = index.arrange(self._part)
-        self.accumulates = index.accumulates
-        self._index = index
+        return index
 
     def read(self, errors: FileErrors) -> Iterator[Conversation]:
         self.scanned = 0

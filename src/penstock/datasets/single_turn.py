@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from penstock.datasets.dataset import ReadOptions
 from penstock.datasets.format import Format
 from penstock.datasets.row_file import Row, RowFile, session_name
 from penstock.datasets.turn_fields import CONTENT, TurnFields, UnusedFields, build_turn
@@ -46,18 +45,13 @@ class SingleTurn(RowFile):
     def __init__(self, path: str, settings: InputSettings) -> None:
         super().__init__(path, settings.seed)
         self._folder = os.path.dirname(path)
-        self._unused = UnusedFields(path, _NAME, _FIELDS)
+        self.unused = UnusedFields(path, _NAME, _FIELDS)
 
     def parse(self, line: bytes, offset: int) -> Row:
         del offset
         fields = _decode(line)
         turn = build_turn(fields, self._folder)
-        self._unused.look_at(line)
         return Row((turn,), session_name(fields.session_id), complete=True)
-
-    def prepare(self, options: ReadOptions) -> None:
-        super().prepare(options)
-        self.note = self._unused.note()
 
 
 FORMAT = Format(

@@ -37,12 +37,8 @@ def source_files(paths: list[str]) -> list[SourceFile]:
             status = os.stat(absolute)
         except OSError as error:
             raise open_failure(path, error) from None
-        if os.path.isdir(absolute):
-            raise UserError(f"The input file '{path}' cannot be read: Is a directory.")
         if not os.path.isfile(absolute):
-            raise UserError(
-                f"The input '{path}' is not a regular file, and a run reads its input again when it sends; save it to a file "
-                "first."
-            )
+            reason = "Is a directory" if os.path.isdir(absolute) else "It is not a regular file"
+            raise UserError(f"The input file '{path}' cannot be read: {reason}.")
         files.append(SourceFile(absolute, Identity.of(status)))
     return files

@@ -15,6 +15,7 @@ from time import monotonic
 
 import msgspec
 
+from penstock.datasets.json_window import LineNumbers
 from penstock.datasets.source_files import Identity, SourceFile
 from penstock.errors import UserError
 from penstock.processes import end_with_parent, fork
@@ -154,21 +155,13 @@ def _describe_change(file: SourceFile) -> str:
     if now.inode != before.inode:
         return f"{name} was replaced by another file during the run; replay a copy that nobody touches."
     if now.size < before.size:
-        line = _lines_in(file.path) + 1
+        line = LineNumbers(file.path).line(now.size)
         return f"{name}:{line}: the file was cut short during the run, from {before.size:,} to {now.size:,} bytes."
     if now.size > before.size:
         return (
             f"{name} grew during the run, from {before.size:,} to {now.size:,} bytes; replay a copy that nobody writes."
         )
     return f"{name} was changed during the run (its modification time moved); replay a copy that nobody writes."
-
-
-def _lines_in(path: str) -> int:
-    try:
-        with open(path, "rb") as file:
-            return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 22), b""))
-    except OSError:
-        return 0
 
 
 def _read_rest(builder: PayloadBuilder, pipe: int, parent: int) -> int:

@@ -170,45 +170,52 @@ class PayloadBuilder:
 
     def _write_built(self, conversation: Conversation, model: str) -> None:
         settings, endpoint, writer = self._settings, self._endpoint, self._writer
-        media = self._media
         history = History(conversation.system, conversation.context)
+        accumulate = conversation.accumulate and len(conversation.turns) > 1
         images, seconds = 0, 0.0
         self._reuse.add(_prompt(*self._marked(conversation, conversation.turns[0])))
         for turn in conversation.turns:
-            _check_messages(turn, settings, endpoint)
-            accumulate = conversation.accumulate and len(conversation.turns) > 1
+            self._check_inputs(conversation, turn)
+            inlined = self._media.inlined(turn)
+            # A body has the media of the earlier turns, too.
+            images, seconds = images * accumulate, seconds * accumulate
+            images, seconds = images + len(inlined.images), seconds + _audio_seconds(inlined)
             if accumulate or self._cache_bust is not None:
                 self._check_markable(conversation, turn)
                 endpoint.build(turn, model, settings.endpoint)  # raises now, not during the run, if it cannot
-                _check_inputs(conversation, turn, settings, endpoint)
-                inlined = media.inlined(turn)
-                # A body has the media of the earlier turns, too.
-                images, seconds = images * accumulate, seconds * accumulate
-                images, seconds = images + len(inlined.images), seconds + _audio_seconds(inlined)
-                parts = BodyParts(
-                    inlined,
-                    model,
-                    conversation.system,
-                    conversation.context,
-                    self._cache_bust,
-                    not accumulate,
-                )
+                system, context = conversation.system, conversation.context
+                parts = BodyParts(inlined, model, system, context, self._cache_bust, not accumulate)
                 writer.add_parts(parts, images=images, audio_seconds=seconds)
                 continue
-            inlined = media.inlined(turn)
             if settings.tokenizer.apply_chat_template and not self._dataset.synthetic:
                 inlined = msgspec.structs.replace(inlined, input_tokens=None)  # counted with the template after the run
-            body = endpoint.encode(endpoint.build(inlined, model, settings.endpoint, history))
-            _check_inputs(conversation, turn, settings, endpoint)
             writer.add_body(
-                body,
+                endpoint.encode(endpoint.build(inlined, model, settings.endpoint, history)),
                 input_tokens=inlined.input_tokens,
                 output_tokens=inlined.output_tokens,
                 timestamp_ms=inlined.timestamp_ms,
                 delay_ms=inlined.delay_ms,
-                images=len(inlined.images),
-                audio_seconds=_audio_seconds(inlined),
+                images=images,
+                audio_seconds=seconds,
             )
+
+    def _check_inputs(self, conversation: Conversation, turn: Turn) -> None:
+        """Raise UserError for content of a turn that the requests of this endpoint type cannot carry."""
+        type_, declaration = self._settings.endpoint.type, self._endpoint.declaration
+        if not turn.texts and "messages" in turn.extra and declaration.body_key != "messages":
+            raise UserError(f"The trace has 'messages', which --endpoint-type {type_} cannot carry; use chat.")
+        inputs: tuple[tuple[Input, str, bool], ...] = (
+            ("images", "images", bool(turn.images)),
+            ("audio", "audio", bool(turn.audios)),
+            ("system", "system prompts", conversation.system is not None),
+            ("turns", "conversations of several turns", conversation.accumulate and len(conversation.turns) > 1),
+        )
+        for input_, noun, present in inputs:
+            if present and input_ not in declaration.inputs:
+                *others, last = types_that_take(input_)
+                raise UserError(
+                    f"The dataset has {noun}, which --endpoint-type {type_} cannot carry; use {', '.join(others)} or {last}."
+                )
 
     def _marked(self, conversation: Conversation, first: Turn) -> tuple[Conversation, Turn]:
         """Return a conversation and its first turn with a marker like the one that is sent."""
@@ -243,35 +250,10 @@ def _prompt(conversation: Conversation, first: Turn) -> bytes:
     return "\n".join([*texts, *media]).encode(errors="surrogatepass")
 
 
-def _check_inputs(conversation: Conversation, turn: Turn, settings: Settings, endpoint: Endpoint) -> None:
-    """Raise UserError for content of a turn that the requests of this endpoint type cannot carry."""
-    inputs: tuple[tuple[Input, str, bool], ...] = (
-        ("images", "images", bool(turn.images)),
-        ("audio", "audio", bool(turn.audios)),
-        ("system", "system prompts", conversation.system is not None),
-        ("turns", "conversations of several turns", conversation.accumulate and len(conversation.turns) > 1),
-    )
-    for input_, noun, present in inputs:
-        if present and input_ not in endpoint.declaration.inputs:
-            *others, last = types_that_take(input_)
-            raise UserError(
-                f"The dataset has {noun}, which --endpoint-type {settings.endpoint.type} cannot carry; "
-                f"use {', '.join(others)} or {last}."
-            )
-
-
 def _audio_seconds(turn: Turn) -> float:
     """Return the length of the clips; 0 if that of one is not known."""
     lengths = [audio_seconds(audio) for audio in turn.audios]
     return sum(length for length in lengths if length) if all(lengths) else 0.0
-
-
-def _check_messages(turn: Turn, settings: Settings, endpoint: Endpoint) -> None:
-    """Raise UserError for the messages of a trace if the endpoint's requests have none."""
-    if not turn.texts and "messages" in turn.extra and endpoint.declaration.body_key != "messages":
-        raise UserError(
-            f"The trace has 'messages', which --endpoint-type {settings.endpoint.type} cannot carry; use chat."
-        )
 
 
 def _select_sessions(conversations: Iterator[Conversation], sessions: frozenset[str]) -> Iterator[Conversation]:
