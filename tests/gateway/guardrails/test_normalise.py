@@ -57,6 +57,7 @@ HIDDEN = {
     "JSON on level 2": nested("BLOCKME", 2),
     "JSON on level 8": nested("BLOCKME", 8),
     "a data URL": f"see data:text/plain;base64,{encoded('it is BLOCKME.')} there",
+    "a data URL in any case": f"see dAta:Text/plain;Base64,{encoded('it is BLOCKME.')} there",
     "a percent-encoded data URL": "see data:text/html,it%20is%20%42LOCKME there",
 }
 NOT_HIDDEN = {

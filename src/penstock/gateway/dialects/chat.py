@@ -20,7 +20,7 @@ from penstock.gateway.dialects.base import (
     short_text,
 )
 from penstock.gateway.dialects.event_texts import EventTexts
-from penstock.gateway.dialects.field_map import NAME, SETTING, SKIP, UNKNOWN, FieldMap
+from penstock.gateway.dialects.field_map import NAME, SETTING, SKIP, UNKNOWN, FieldMap, Kind
 from penstock.gateway.dialects.openai import OpenAIReply, PartSearch, include_usage, parse_usage
 from penstock.gateway.dialects.openai_fields import CHOICES, FORMAT, MESSAGE, PARTS, REPLY, REQUEST, TOOLS
 from penstock.gateway.dialects.texts import DELTA, Address, TextRef, Texts, walk
@@ -115,7 +115,8 @@ _CHUNK = FieldMap(REPLY, nested={"choices": SKIP})
 _CHUNK_HEADER = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
 _CHOICE = FieldMap(CHOICES, nested={"delta": SKIP, "text": SKIP})
 _CHOICES_KEY = frozenset(("choices",))
-_PIECES = frozenset(("delta", "text"))
+_PIECES = ("delta", "text")
+_USUAL_KEYS = frozenset(("index", "delta", "text", "finish_reason", "logprobs"))
 
 
 class ChunkTexts(EventTexts):
@@ -128,8 +129,8 @@ class ChunkTexts(EventTexts):
 
     def __init__(self) -> None:
         super().__init__()
-        self._fields: dict[int, tuple[Address, ...]] = {}
-        """Choice index -> addresses of the fields with text in the choice's last event with text."""
+        self._fields: dict[int, list[tuple[Address, Kind]]] = {}
+        """Choice index -> the fields with text in the choice's last event with text."""
 
     def _read(self, payload: dict[str, Any], name: str, found: Texts) -> None:
         choices = payload.get("choices")
@@ -156,24 +157,26 @@ class ChunkTexts(EventTexts):
             for ref in (*found.complete[first_complete:], *[ref for _, ref in found.pieces[first:]]):
                 if isinstance(ref, TextRef) and ref.container is pieces:
                     ref.container = choice
-        self._walk_around(choice, _PIECES, _CHOICE, "event", found)
-        if type(index) is int and len(found.pieces) > first:
+        ended, is_numbered = choice.get("finish_reason"), type(index) is int
+        if ended is not None or not is_numbered or not choice.keys() <= _USUAL_KEYS or choice.get("logprobs"):
+            walk(choice, _CHOICE, "event", found)
+        if is_numbered and len(found.pieces) > first:
             self._switch_fields(index, found, found.pieces[first:])
-        if choice.get("finish_reason"):
+        if ended:
             found.ended.append((index,))
-            if type(index) is int:
+            if is_numbered:
                 self._fields.pop(index, None)
 
     def _switch_fields(self, index: int, found: Texts, pieces: list[tuple[Address, TextRef]]) -> None:
         """Record the fields that have text now, and add those that had text before and have none now."""
-        fields = tuple([(*address, ref.kind) for address, ref in pieces])
-        before = self._fields.get(index, ())
+        fields = [(address, ref.kind) for address, ref in pieces]
+        before = self._fields.get(index, [])
         if before == fields:
             return
         self._fields[index] = fields
-        for *address, kind in before:
-            if (*address, kind) not in fields:
-                (found.ended if kind == NAME else found.switched).append(tuple(address))
+        for address, kind in before:
+            if (address, kind) not in fields:
+                (found.ended if kind == NAME else found.switched).append(address)
 
     def separate(self, payload: dict[str, Any], address: Address, text: str) -> dict[str, Any] | None:
         index, *steps = address

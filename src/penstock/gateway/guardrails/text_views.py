@@ -165,13 +165,17 @@ def views_of(
     hidden = _add_normalised(views, root)
     if "\\" in text and (decode or starts_like_json(text) or UNICODE_ESCAPE.search(text) is not None):
         hidden |= _add_levels(views, root)
-    if "data:" in text or "DATA:" in text:
+    if _may_have_url(text):
         _add_data_urls(views, root)
     return hidden
 
 
 def _has_single_view(text: str) -> bool:
-    return "\\" not in text and "data:" not in text and "DATA:" not in text and is_plain(text)
+    return "\\" not in text and not _may_have_url(text) and is_plain(text)
+
+
+def _may_have_url(text: str) -> bool:
+    return ":" in text and "data:text/" in text.lower()
 
 
 def _add_normalised(views: list[TextView], base: TextView) -> bool:
@@ -201,7 +205,7 @@ def _add_levels(views: list[TextView], root: TextView) -> bool:
         views.append(base)
         if not is_plain(text):
             hidden |= _add_normalised(views, base)
-        if "data:" in text:
+        if _may_have_url(text):
             _add_data_urls(views, base)
     return hidden or _DEEPER_ESCAPE.search(base.text) is not None
 
