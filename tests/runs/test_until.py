@@ -114,7 +114,7 @@ def test_requests_after_the_last_look_count_at_the_end(tmp_path: Path, width: st
 def test_requests_before_a_resume_count_without_another_look_at_them(tmp_path: Path) -> None:
     """The resumed phase is the second one. Its worker has sent nothing yet, and those before it do not exist any more."""
     write_records(tmp_path, 150)
-    rule = UntilRule(str(tmp_path), parse_precision("avg request_latency ±10"), earlier=[0])
+    rule = UntilRule(str(tmp_path), parse_precision("avg request_latency ±10"), earlier={0: ()})
     resumed = SimpleNamespace(index=1, progress=SimpleNamespace(workers=[Progress(report=WorkerReport(1))]))
     assert not rule.is_met(resumed)
     log = LogWriter(str(tmp_path), 1)
@@ -154,3 +154,21 @@ def test_short_requests_do_not_count_while_those_that_were_issued_with_them_are_
     assert facts["ended_run"]
     assert facts["interval"]["low"] < 200 < facts["interval"]["high"]
     log.close()
+
+
+def test_requests_of_earlier_points_are_not_read(tmp_path: Path) -> None:
+    write_records(tmp_path, 150)
+    before = [Progress(ended=150, report=WorkerReport(0))]
+    rule = UntilRule(str(tmp_path), parse_precision("avg request_latency ±10"), before=before)
+    assert not rule.is_met(running(before[0]))
+    assert rule.facts()["requests"] == 0
+
+
+def test_requests_of_conversations_that_begin_again_do_not_count(tmp_path: Path) -> None:
+    log = LogWriter(str(tmp_path), 0)
+    for number in range(3):
+        log.record(make_record(number=number))
+    log.close()
+    rule = UntilRule(str(tmp_path), parse_precision("avg request_latency ±10"), {0: {1}})
+    assert not rule.is_met(SimpleNamespace(index=1, progress=SimpleNamespace(workers=[IDLE])))  # type: ignore[arg-type]
+    assert rule.facts()["requests"] == 2

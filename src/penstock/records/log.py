@@ -338,7 +338,9 @@ class RunLog:
         covered = [phase.index for phase in self.covered_phases]
         self.resumes = [part for part in self._parts[1:] if covered and covered[0] < part.first_phase <= covered[-1]]
         """The places at which what is read was resumed."""
-        self._superseded = self._find_superseded()
+        self.superseded = self._find_superseded()
+        """The numbers of the sessions of a phase that began again when the run was resumed, by the index of the phase. Their
+        records stay in the log and are not read."""
         self.last_part = self.part_of(self.covered_phases[-1]) if covered else self._parts[-1]
         """The part of the run in which the last phase that is read was started."""
 
@@ -406,8 +408,6 @@ class RunLog:
         ]
 
     def _find_superseded(self) -> dict[int, set[int]]:
-        """Return the numbers of the sessions of a phase that began again when the run was resumed. Their records stay in the
-        log and are not read."""
         superseded: dict[int, set[int]] = {}
         for later in self.phases:
             again = (later.load.get("resumed") or {}).get("unfinished", ())
@@ -464,9 +464,9 @@ class RunLog:
     def _filter(self) -> Callable[[Record], bool] | None:
         """Return a function that tells which records are read; None for all of them."""
         covered = {phase.index for phase in self.covered_phases}
-        if self._url is None and not self._superseded and len(covered) == len(self.phases):
+        if self._url is None and not self.superseded and len(covered) == len(self.phases):
             return None
-        return partial(_is_read, covered, self._superseded, self._url)
+        return partial(_is_read, covered, self.superseded, self._url)
 
     def worker_files(self) -> dict[int, str]:
         """Return the paths of the workers' files by the numbers of the workers."""

@@ -25,7 +25,8 @@ __all__ = ["LogTail", "values_while_running"]
 
 
 class LogTail:
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, before: Sequence[Progress] = ()) -> None:
+        """`before` are the messages of workers that have written all their records so far, which are not read."""
         self._folder = folder
         self._decode = msgspec.msgpack.Decoder(Record).decode
         self._positions: dict[str, int] = {}
@@ -33,6 +34,11 @@ class LogTail:
         self._messages: dict[int, Progress] = {}
         """The message of each worker whose requests are not all in the log yet."""
         self._settled: dict[int, int] = {}
+        for message in before:
+            if message.report is not None:
+                self._read[message.report.worker] = message.ended
+                path = os.path.join(folder, f"worker-{message.report.worker}.log")
+                self._positions[path] = os.path.getsize(path)
 
     def read(self, workers: Sequence[Progress] = ()) -> list[Record]:
         """Return the records that were written since the last call. `workers` are the newest messages of the workers."""

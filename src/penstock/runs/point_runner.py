@@ -180,11 +180,13 @@ class PointRunner:
         from penstock.metrics.precision import parse_precision
         from penstock.runs.until import UntilRule
 
-        earlier: list[int] = []
+        earlier: dict[int, set[int]] = {}
         if phase.resumed is not None:
-            begun = RunLog(self._log_folder).phases
-            earlier = [each.index for each in begun if (each.point, each.kind) == (phase.point, phase.kind)]
-        return UntilRule(self._log_folder, parse_precision(settings.until), earlier)
+            log = RunLog(self._log_folder)
+            same = [each.index for each in log.phases if (each.point, each.kind) == (phase.point, phase.kind)]
+            earlier = {index: {*log.superseded.get(index, ()), *phase.resumed.unfinished} for index in same}
+        workers = self._runner.progress.workers
+        return UntilRule(self._log_folder, parse_precision(settings.until), earlier, workers)
 
     # -- the dataset --------------------------------------------------------------------------------------------------
 

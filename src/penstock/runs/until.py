@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from time import monotonic_ns
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ import numpy as np
 from penstock.metrics.dependence import InFlight, requests_in_flight
 from penstock.metrics.precision import Checkpoints, Precision
 from penstock.records.log import UNTIL
+from penstock.records.record import Record
 from penstock.runs.log_tail import LogTail, values_while_running
 from penstock.runs.phase_runner import RunningPhase
 from penstock.workers.messages import Progress
@@ -35,13 +36,20 @@ class _Row(NamedTuple):
 class UntilRule:
     kind = UNTIL
 
-    def __init__(self, log: str, target: Precision, earlier: Container[int] = ()) -> None:
-        """`log` is the folder of the run's log. `earlier` are the phases that a resumed one continues: their requests count,
-        too."""
+    def __init__(
+        self,
+        log: str,
+        target: Precision,
+        earlier: Mapping[int, Container[int]] | None = None,
+        before: Sequence[Progress] = (),
+    ) -> None:
+        """`log` is the folder of the run's log. `earlier` are the phases that a resumed one continues, with the numbers of
+        their sessions that begin again: the requests of the others count, too. `before` are the messages of workers that have
+        ended the points before."""
         self._target = target
-        self._tail = LogTail(log)
+        self._tail = LogTail(log, before)
         self._checkpoints = Checkpoints(target)
-        self._earlier = earlier
+        self._earlier = earlier or {}
         self._rows: list[_Row] = []
         self._has_read = False
         self._polled = 0
@@ -63,11 +71,7 @@ class UntilRule:
         return self.ended_run
 
     def _read(self, workers: Sequence[Progress] = ()) -> None:
-        records = [
-            record
-            for record in self._tail.read(workers)
-            if record.phase == self._phase or record.phase in self._earlier
-        ]
+        records = [record for record in self._tail.read(workers) if self._counts(record)]
         for record, values in zip(records, values_while_running(records), strict=True):
             if values is not None and self._target.metric in values:
                 value = values[self._target.metric]
@@ -75,6 +79,11 @@ class UntilRule:
         if not self._has_read:
             self._has_read = True
             self._checkpoints.skip(sum(row.phase in self._earlier for row in self._rows))
+
+    def _counts(self, record: Record) -> bool:
+        if record.phase == self._phase:
+            return True
+        return record.phase in self._earlier and record.number not in self._earlier[record.phase]
 
     def _is_settled(self, row: _Row) -> bool:
         return row.phase in self._earlier or self._tail.is_settled(row.worker, row.issued)
