@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 from collections.abc import Iterator
@@ -88,13 +87,14 @@ class PayloadBuilder:
         """
         dataset, writer = self._dataset, self._writer
         only_needed = only_needed or not dataset.verbatim
-        flushed = self._work
+        flushed = writer.size + dataset.scanned // 4
         for number, (conversation, model) in enumerate(self._conversations, 1):
             self._missing.discard(conversation.id)
             if not self.errors.count and not self._full:
                 self._write(conversation, model)
-            if number % _FLUSH_EVERY == 0 or self._work - flushed >= self._flush_bytes:
-                flushed = self._work
+            work = writer.size + dataset.scanned // 4
+            if number % _FLUSH_EVERY == 0 or work - flushed >= self._flush_bytes:
+                flushed = work
                 self._flush()
                 self._tell_progress(progress)
             if only_needed and self._full:
@@ -116,11 +116,6 @@ class PayloadBuilder:
     @property
     def _full(self) -> bool:
         return self._writer.conversations == self._max_conversations
-
-    @property
-    def _work(self) -> int:
-        """A measure of the work done so far."""
-        return self._writer.size + self._dataset.scanned // 4
 
     def _flush(self) -> None:
         self._writer.flush()
@@ -154,12 +149,9 @@ class PayloadBuilder:
             self.errors.add(1, f"a payload of {place.length:,} bytes is larger than the 2 GB that can be sent")
             return
         copied = self._copying or place.padding is not None
-        body = b""
-        with contextlib.suppress(MissingBody):  # the check of the files reports a change
-            if is_first or copied:
-                body = self._source.read(place.file, place.length, place.offset)
-            if is_first:
-                self._reuse.add(body[max(0, body.find(self._prompt_key)) :])
+        body = self._read(place) if is_first or copied else b""
+        if is_first:
+            self._reuse.add(body[max(0, body.find(self._prompt_key)) :])
         if copied:
             before, after = place.padding or (b"", b"")
             body = before + body + after
@@ -167,6 +159,12 @@ class PayloadBuilder:
         else:
             location = (place.file + 1, place.offset, place.length)
             self._writer.add_reference(*location, timestamp_ms=turn.timestamp_ms, delay_ms=turn.delay_ms)
+
+    def _read(self, place: BodyLocation) -> bytes:
+        try:
+            return self._source.read(place.file, place.length, place.offset)
+        except MissingBody:  # the check of the files reports a change
+            return b""
 
     def _write_built(self, conversation: Conversation, model: str) -> None:
         settings, endpoint, writer = self._settings, self._endpoint, self._writer
