@@ -47,8 +47,6 @@ class Ending(NamedTuple):
 class PointReport(NamedTuple):
     summary: Summary
     artifacts: Artifacts
-    folder: str
-    header: RunHeader
     ending: Ending
     tokenizer: LazyTokenizer
 
@@ -111,7 +109,7 @@ def _report(
         summary.was_cancelled = ending.interrupted
         summary.incomplete_reason = ending.incomplete
         writer.finish(summary)
-        return PointReport(summary, writer.artifacts, folder, log.header, ending, counter)
+        return PointReport(summary, writer.artifacts, ending, counter)
 
 
 def _token_counter(header: RunHeader, bodies: BodyReader, tokenizer: LazyTokenizer) -> Counter:
