@@ -15,6 +15,7 @@ import pytest
 
 from penstock.records.bodies import BodyReader
 from penstock.records.log import SEARCH_LOAD, RunLog
+from penstock.schedule.users import UserArrivals
 from support.programs import Outcome, Program, Running
 
 pytestmark = pytest.mark.slow
@@ -65,6 +66,7 @@ KINDS = {
     "a search": Kind(("--find-max", "concurrency", "--slo", "p90 request_latency<60", "--search-max", 16), points=0),
     "users": Kind(
         ("--user-centric-rate", 120, "--num-users", 12, "--conversation-num", CONVERSATIONS),
+        requests=sum(UserArrivals(12, 120.0).turns_of(number, TURNS) for number in range(CONVERSATIONS)),
         files="conversations",
     ),
     "a comparison of servers": Kind(("--concurrency", 4, "--request-count", 80), requests=160, servers=2),

@@ -31,6 +31,7 @@ from penstock.runs.read_experiment import make_experiment
 from penstock.runs.stored_data import StoredData, read_again, read_stored
 from penstock.schedule.phase import Phase, Resumed
 from penstock.schedule.phases import make_phases
+from penstock.schedule.users import UserArrivals
 from penstock.secrets import REDACTED
 from penstock.settings.schema import EndpointSettings, Settings
 from penstock.tokens.lazy_tokenizer import LazyTokenizer
@@ -256,13 +257,15 @@ class _Sent:
     def read(cls, log: RunLog, payloads: PayloadStore, section: Section, _advance: Advance) -> _Sent:
         sent = cls(log)
         several_turns = len(payloads) > payloads.conversations
-        cancels = log.header.settings.load.cancellation_percent is not None
+        load = log.header.settings.load
+        cancels = load.cancellation_percent is not None
+        users = None if load.users is None else UserArrivals(load.users, load.user_rate or 1.0)
         add = [(sent.times[phase.index].add, sent.progress[phase.kind].add) for phase in log.phases]
         for request in section.records(merged=False):
             add_times, add_request = add[request.phase]
             add_times(request)
             if not request.cancelled or cancels:
-                add_request(request, not several_turns or _ends_conversation(payloads, request))
+                add_request(request, not several_turns or _ends_conversation(payloads, users, request))
         return sent
 
     def merge(self, other: _Sent) -> None:
@@ -344,10 +347,11 @@ def resumed_experiment(header: RunHeader, settings: Settings) -> Experiment:
     return make_experiment(variations, settings.output.folder, header.seed)
 
 
-def _ends_conversation(payloads: PayloadStore, request: Record) -> bool:
+def _ends_conversation(payloads: PayloadStore, users: UserArrivals | None, request: Record) -> bool:
     if request.failure is not None and request.built is not None and not request.cancelled:
         return True  # its later turns would contain the reply
-    return request.turn + 1 >= len(payloads.turns(request.conversation))
+    turns = len(payloads.turns(request.conversation))
+    return request.turn + 1 >= (turns if users is None else users.turns_of(request.number, turns))
 
 
 def _resumed(done: _Progress, last: LoggedPhase, times: _PhaseTimes) -> Resumed:
