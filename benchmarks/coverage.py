@@ -23,9 +23,10 @@ import numpy as np
 from benchmarks.simulated_runs import PROCESSES, Process, Runs
 from penstock.metrics.dependence import InFlight, requests_in_flight
 from penstock.metrics.intervals import FigureInterval, Sample, product_interval, rate_interval, share_interval
+from penstock.metrics.precision import Checkpoints, Precision, parse_precision
 from penstock.metrics.statistics import Values
 
-__all__ = ["COUNTS", "Cell", "cells", "error_cells", "measure"]
+__all__ = ["COUNTS", "Cell", "cells", "error_cells", "measure", "until_cells"]
 
 COUNTS = (100, 400, 1_000, 5_000, 50_000)
 _DISCARDED = 20_000
@@ -34,6 +35,8 @@ _TOGETHER = 100
 """Runs that are simulated at the same time; more would take too much memory."""
 _ERROR_RATE, _BURST = 0.02, 20
 """Share of the requests that fail, and the mean number of those that fail in a row."""
+_MIN_BURSTS = 10
+"""Bursts from which on their intervals are judged. A run without one cannot know that failures come in bursts."""
 
 
 class Cell(NamedTuple):
@@ -134,7 +137,7 @@ def error_cells(runs: int, seed: int, counts: tuple[int, ...] = COUNTS) -> list[
     found = []
     rng = np.random.default_rng([seed, len(PROCESSES)])
     for name, stays in (("independent errors", 0.0), ("errors in bursts", 1 - 1 / _BURST)):
-        process = Process(name, PROCESSES[0].simulate, 100 if not stays else 1000)
+        process = Process(name, PROCESSES[0].simulate, 100 if not stays else _MIN_BURSTS * round(_BURST / _ERROR_RATE))
         tally = _Tally()
         failed = _failures(rng, runs, max(counts), stays)
         for count in counts:
@@ -157,15 +160,55 @@ def _failures(rng: np.random.Generator, runs: int, count: int, stays: float) -> 
     return np.ascontiguousarray(failed.T).astype(np.float64)
 
 
+def until_cells(runs: int, seed: int, longest: int = 204_800) -> list[Cell]:
+    """Return how often the intervals of the runs that `--until` ended contain the truth, for a mean and a p90."""
+    found = []
+    for name in ("independent, lognormal", "M/M/4 at 0.7"):
+        process = next(each for each in PROCESSES if each.name == name)
+        rng = np.random.default_rng([seed, 100 + PROCESSES.index(process)])
+        simulated = [
+            process.simulate(rng, min(_TOGETHER, runs - i), longest, _DISCARDED) for i in range(0, runs, _TOGETHER)
+        ]
+        latencies = np.concatenate([each.latencies[:, each.before :].ravel() for each in simulated])
+        for target, truth in (("avg", float(latencies.mean())), ("p90", float(np.percentile(latencies, 90)))):
+            precision = parse_precision(f"{target} request_latency ±{5 if target == 'avg' else 10}%")
+            intervals = [_until(precision, each, row) for each in simulated for row in range(len(each.starts))]
+            ended = [each for each in intervals if each is not None]
+            missed = sum(not each.low <= truth <= each.high for each in ended)  # type: ignore[operator]
+            found.append(Cell(name, longest, f"--until '{precision.text}'", runs, len(ended), missed, True))
+    return found
+
+
+def _until(target: Precision, runs: Runs, row: int) -> FigureInterval | None:
+    """Return the interval of a run at the checkpoint that ends it; None if none does."""
+    starts, latencies = runs.starts[row], runs.latencies[row]
+    counts = requests_in_flight(starts, starts + latencies)[runs.before :]
+    values = latencies[runs.before :]
+    checkpoints = Checkpoints(target)
+    while checkpoints.next_at <= len(values):
+        size = checkpoints.next_at
+        if checkpoints.look(values[:size], InFlight(counts[:size])):
+            return checkpoints.interval
+    return None
+
+
 def measure(name: str, runs: int, seed: int) -> list[Cell]:
     """Return the cases of one process, by its name."""
     if name == "errors":
         return error_cells(runs, seed)
+    if name == "until":
+        return until_cells(min(runs, 200), seed)
     return cells(next(each for each in PROCESSES if each.name == name), runs, seed)
 
 
 def _print(found: list[Cell]) -> None:
     """Print the cases of a process: for each number of requests, the printed share and the covering share of each figure."""
+    if found[0].figure.startswith("--until"):
+        for cell in found:
+            print(
+                f"\n{cell.process}, {cell.figure} ended {cell.printed} of {cell.runs} runs; {cell.covered_share:.1%} cover."
+            )
+        return
     for count in dict.fromkeys(cell.requests for cell in found):
         row = [cell for cell in found if cell.requests == count]
         for process in dict.fromkeys(cell.process for cell in row):
@@ -180,7 +223,7 @@ def main() -> bool:
     parser.add_argument("--runs", type=int, default=400)
     parser.add_argument("--seed", type=int, default=2026)
     chosen = parser.parse_args()
-    names = [name for name in (*(each.name for each in PROCESSES), "errors") if chosen.process in name]
+    names = [name for name in (*(each.name for each in PROCESSES), "errors", "until") if chosen.process in name]
     print("| process | requests | mean | p50 | p90 | p95 | p99 | throughput | goodput |")
     print("|---|---|---|---|---|---|---|---|---|")
     every: list[Cell] = []

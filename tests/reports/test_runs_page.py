@@ -9,7 +9,7 @@ from penstock.metrics.capacity import CapacitySearch, Level, SearchOutcome, pars
 from penstock.metrics.experiment import RunFigures, group_runs
 from penstock.metrics.statistics import Stats
 from penstock.reports.runs_page import RunLink, comparison_document, experiment_document
-from penstock.reports.search_page import limit_cards, limit_sentence
+from penstock.reports.search_page import level_table, limit_cards, limit_sentence, search_notes
 from penstock.settings.schema import ExperimentSettings
 from support.runs import make_settings
 
@@ -112,7 +112,7 @@ def test_search_shows_limit_decisions_and_objectives(search):
     assert rate == {"label": "Requests/s at concurrency 4", "value": 18, "more": []}
     assert document["conclusions"] == [limit_sentence(search)]
     assert document["levels"]["columns"][3:5] == ["Time to First Token p90 < 50 ms", "misses (allowed 10 %)"]
-    assert document["levels"]["rows"][1] == ["concurrency 4", {"status": "pass"}, 300, 40, "15 (5 %)", 0, "0 (0 %)"]
+    assert document["levels"]["rows"][1] == ["concurrency 4", {"status": "pass"}, 300, 40, "15 (5 %)", 0, "0 (0 %)", ""]
     figure, misses, failed = document["charts"][:3]
     assert figure["x"] == misses["x"] == [2, 4, 8]
     assert figure["series"][0]["values"] == [20, 40, 90]
@@ -125,6 +125,14 @@ def test_search_shows_limit_decisions_and_objectives(search):
     assert fit["values"] == pytest.approx(observed["values"])
     assert misses["lines"][0]["y"] == pytest.approx(10)
     assert failed["title"] == "Failed requests by concurrency"
+
+
+def test_search_shows_the_certificates_of_the_loads_that_decided(search):
+    distorted = search._replace(certificates={4.0: "INVALID", 8.0: "VALID"})
+    assert [row[-1] for row in level_table(distorted)["rows"]] == ["", "INVALID", "VALID"]
+    (note,) = search_notes(distorted)
+    assert "concurrency 4" in note
+    assert "INVALID" in note
 
 
 def test_search_without_a_level_that_passes_has_no_limit():

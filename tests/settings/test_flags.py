@@ -55,6 +55,7 @@ def test_flags_that_aiperf_lacks_are_marked() -> None:
         "--reader-tokens-per-second",
         "--require-valid",
         "--results-url",
+        "--search-level-requests",
         "--search-max",
         "--search-min",
         "--sessions",

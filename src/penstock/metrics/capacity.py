@@ -1,9 +1,11 @@
 """The search for the largest load under which a server meets its service level objectives. Nothing here sends requests.
 
-Each objective is a share of requests that must meet a limit: `p99 time_to_first_token<300` allows one miss in a hundred. At
-each level of load, a sequential probability ratio test decides between half and twice the allowed share of misses, so a level
-that is far from the limit is decided by few requests. Requests that overlap meet the same queue, so each round of them can move
-the test by at most half of the way to a decision.
+Each objective is a share of requests that must meet a limit: `p99 time_to_first_token<300` allows one miss in a hundred. While
+the search narrows the range of loads, a sequential probability ratio test decides between half and twice the allowed share of
+misses, so a load that is far from the limit is decided by few requests. Requests that overlap meet the same queue, so each
+round of them can move the test by at most half of the way to a decision. The answer rests on the last visits of both ends of
+the range: there, the confidence interval of the share of misses, which respects that requests depend on each other,
+must exclude the allowed share. A load for which the requests do not suffice stays undecided, and the answer becomes wider.
 """
 
 from __future__ import annotations
@@ -14,11 +16,15 @@ from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from penstock.errors import UserError
 from penstock.metrics.catalogue import CATALOGUE
 from penstock.metrics.conditions import Condition, parse_condition
-from penstock.metrics.intervals import share_interval
+from penstock.metrics.dependence import Dependence, InFlight, requests_in_flight
+from penstock.metrics.intervals import clopper_pearson, miss_bounds
+from penstock.metrics.statistics import Values
+from penstock.metrics.trend import kendall
 
 __all__ = [
     "ERROR_RATE",
@@ -43,13 +49,24 @@ _TOLERANCE = 0.1
 """The search ends when the interval is not longer than this share of its lower end."""
 _FIRST_LOOK = 20
 """While the load still doubles, a level passes after this many requests without a miss."""
-_LAST_ROUNDS, _LAST_REQUESTS, _LAST_LEVEL = 10, 250, 0.98
-"""The last visit of a level takes so many rounds of requests that overlap, or so many requests, until an interval of this level
-for the share of misses does not contain the allowed one. The lengths of queues change slowly, so the few requests of a
-sequential test may all meet a queue that happens to be short: without the last visit, a level at which 15 % of the requests
-miss a p90 passes in half of the searches. The sequential test of a p99 takes as many requests by itself."""
+_STEP = 0.06
+"""Distance, relative to the load, of the loads that are tried beside one that stays undecided."""
+_LAST_ROUNDS, _LAST_REQUESTS, _LAST_CONFIDENCE = 10, 250, 0.95
+"""The last visit of a load takes so many rounds of requests that overlap, or so many requests, until the interval of the share
+of misses does not contain the allowed one. The lengths of queues change slowly, so the few requests of a sequential test may
+all meet a queue that happens to be short: without the last visit, a load at which 15 % of the requests miss a p90 passes in
+half of the searches."""
+_EARLIER_LOOK = 0.6
+_MAX_REQUESTS, _MAX_REQUESTS_OF_TAIL, _TAIL = 5_000, 10_000, 0.05
+"""A load that is not decided ends after so many requests; after more, if the objective allows a smaller share of misses."""
 _MAX_FACTOR, _MIN_REQUESTS = 4, 500
-"""A level that is not decided ends after this many times the requests of a level without a miss, and this many requests."""
+"""Before the last visit, it ends after this many times the requests of a load without a miss, and this many requests."""
+_GROWTH, _GROWTH_BATCHES, _GROWTH_TREND = 2.5, 20, 0.5
+"""Completions fall behind if the number in flight grows by more than this many standard deviations of arrivals and
+completions, and steadily: Kendall's rank correlation of the means of so many batches with time."""
+
+_MAX_VISITS = 5
+"""Visits of the lowest load, while each of them is better than the one before."""
 
 Decision = Literal["pass", "fail"]
 Visit = Literal["first look", "test", "last"]
@@ -130,10 +147,14 @@ class Outcome(NamedTuple):
 class LevelTest:
     """Decides whether a level meets all objectives."""
 
-    def __init__(self, slos: Sequence[Slo]) -> None:
+    def __init__(self, slos: Sequence[Slo], limit: int | None = None, *, open_loop: bool = False) -> None:
+        """`limit` is the number of requests after which an undecided load ends. In an open loop, a load at which completions
+        fall behind arrivals fails."""
         self._slos = slos
         self._bound = math.log((1 - _ERROR) / _ERROR)
         self._steps = [_steps(slo.allowed) for slo in slos]
+        self._limit = limit
+        self._open_loop = open_loop
 
     @property
     def requests_to_pass(self) -> int:
@@ -142,18 +163,29 @@ class LevelTest:
 
     @property
     def max_requests(self) -> int:
-        """Requests after which a level that is not decided is close to the limit."""
-        return max(_MIN_REQUESTS, _MAX_FACTOR * self.requests_to_pass)
+        """Requests after which the last visit of a load that is not decided ends."""
+        if self._limit is not None:
+            return self._limit
+        least = _MAX_REQUESTS_OF_TAIL if min(slo.allowed for slo in self._slos) < _TAIL else _MAX_REQUESTS
+        return max(least, _MAX_FACTOR * self.requests_to_pass)
 
-    def is_exhausted(self, outcomes: Sequence[Outcome]) -> bool:
-        """Return whether more requests of a level that is not decided would hardly help."""
-        return len(outcomes) >= self.max_requests and len(_rounds(outcomes)) >= _LAST_ROUNDS
+    def is_exhausted(self, count: int, visit: Visit) -> bool:
+        """Return whether a level that is not decided ends after so many requests."""
+        quick = max(_MIN_REQUESTS, _MAX_FACTOR * self.requests_to_pass)
+        return count >= (self.max_requests if visit == "last" else min(quick, self.max_requests))
 
-    def decide(self, outcomes: Iterable[Outcome], visit: Visit = "test") -> Decision | None:
+    def decide(self, outcomes: Sequence[Outcome], visit: Visit = "test") -> Decision | None:
         """Return the decision; None if there are too few requests. The outcomes are in the order of their starts."""
         rounds = _rounds(outcomes)
-        if visit == "last" and self.requests_to_pass < _LAST_REQUESTS:
-            return self._decide_at_last(rounds)
+        if self._open_loop and _falls_behind(outcomes):
+            return "fail"
+        if visit == "last":
+            if len(rounds) < _LAST_ROUNDS and len(outcomes) < _LAST_REQUESTS:
+                return None
+            # Each look may be wrong by chance, so two must agree.
+            decision = self._by_interval(outcomes)
+            agrees = decision is None or self._by_interval(outcomes[: round(_EARLIER_LOOK * len(outcomes))]) == decision
+            return decision if agrees else None
         scores = [0.0] * len(self._slos)
         passed = [False] * len(self._slos)
         for each in rounds:
@@ -170,18 +202,44 @@ class LevelTest:
         clean = visit == "first look" and all(all(outcome.met) for each in rounds for outcome in each)
         return "pass" if clean and sum(map(len, rounds)) >= _FIRST_LOOK else None
 
-    def _decide_at_last(self, rounds: list[list[Outcome]]) -> Decision | None:
-        count = sum(map(len, rounds))
-        if len(rounds) < _LAST_ROUNDS and count < _LAST_REQUESTS:
-            return None
+    def _by_interval(self, outcomes: Sequence[Outcome]) -> Decision | None:
+        starts, ends = _times(outcomes)
+        latencies = Dependence(ends - starts, InFlight(requests_in_flight(starts, ends)))
         passed = True
         for i, slo in enumerate(self._slos):
-            missed = (not outcome.met[i] for each in rounds for outcome in each)
-            share = share_interval(np.fromiter(missed, np.float64, count), confidence=_LAST_LEVEL)
-            if share.low is not None and share.low > slo.allowed:
+            missed = np.fromiter((not outcome.met[i] for outcome in outcomes), np.float64, len(outcomes))
+            low, high = miss_bounds(missed, latencies, _LAST_CONFIDENCE)
+            if low > slo.allowed:
                 return "fail"
-            passed &= share.high is not None and share.high < slo.allowed
+            passed &= high < slo.allowed
         return "pass" if passed else None
+
+
+def _times(outcomes: Sequence[Outcome]) -> tuple[Values, Values]:
+    times = np.array([(outcome.start, outcome.end) for outcome in outcomes], np.float64) - outcomes[0].start
+    return times[:, 0], times[:, 1]
+
+
+def _falls_behind(outcomes: Sequence[Outcome]) -> bool:
+    """Return whether the number in flight grows as in a queue that never ends, and by more than chance."""
+    if len(outcomes) < 4 * _GROWTH_BATCHES:
+        return False
+    starts, ends = _times(outcomes)
+    counts = requests_in_flight(starts, ends)
+    # The number in flight rises at first in every load that begins with an empty server.
+    counts = counts[len(counts) // _GROWTH_BATCHES :]
+    edges = np.linspace(0, len(counts), _GROWTH_BATCHES + 1).astype(np.int64)
+    means = np.add.reduceat(counts, edges[:-1]) / np.diff(edges)
+    growth = float(means[-3:].mean() - means[:3].mean())
+    deviation = math.sqrt(len(counts) * (_dispersion(starts) + _dispersion(np.sort(ends)[: len(counts)])))
+    return growth > max(3.0, _GROWTH * deviation, 0.5 * means[:3].mean()) and kendall(means) > _GROWTH_TREND
+
+
+def _dispersion(times: Values) -> float:
+    """Return the variance of the number of events in a time, relative to their mean number: 1 for a Poisson process."""
+    size = max(1, len(times) // (2 * _GROWTH_BATCHES))
+    spans = np.diff(times[::size])
+    return size * float(spans.var()) / float(spans.mean()) ** 2 if spans.mean() > 0 else 0.0
 
 
 def _steps(allowed: float) -> tuple[float, float]:
@@ -203,7 +261,7 @@ def _rounds(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
 
 
 class Level(msgspec.Struct, frozen=True):
-    """What was observed at a level of load."""
+    """What was observed at a level of load, in the visit that decided."""
 
     value: float
     requests: int
@@ -218,13 +276,24 @@ class Level(msgspec.Struct, frozen=True):
     """Requests that were not judged, because the client may have caused the miss."""
     observed: tuple[float, ...] = ()
     """For each objective, the figure that it limits."""
+    requests_before: int = 0
+    """Requests that earlier visits judged."""
+    changed: bool = False
+    """An earlier visit decided differently, and by more than chance."""
 
-    def combined(self, other: Level) -> Level:
-        """Return both visits of a level; the later one decides."""
-        misses = tuple(a + b for a, b in zip(self.misses, other.misses, strict=True))
-        unclear = self.unclear + other.unclear
-        requests = self.requests + other.requests
-        return Level(self.value, requests, misses, other.decision, other.is_final, unclear, other.observed)
+    def after(self, earlier: Level) -> Level:
+        """Return this visit after an earlier one of the same level."""
+        differ = {self.decision, earlier.decision} == {"pass", "fail"}
+        changed = earlier.changed or (differ and any(map(_differ, self._shares(), earlier._shares())))
+        return replace(self, requests_before=earlier.requests_before + earlier.requests, changed=changed)
+
+    def _shares(self) -> list[tuple[float, float]]:
+        """Return bounds of the shares of misses. Requests that follow each other depend on each other; ten count as one."""
+        return [clopper_pearson(misses / 10, max(1, self.requests) / 10, _LAST_CONFIDENCE) for misses in self.misses]
+
+
+def _differ(a: tuple[float, float], b: tuple[float, float]) -> bool:
+    return a[0] > b[1] or b[0] > a[1]
 
 
 class Limit(msgspec.Struct, frozen=True):
@@ -254,11 +323,13 @@ class SearchOutcome(NamedTuple):
     """`concurrency` or `request_rate`."""
     slos: tuple[Slo, ...]
     result: SearchResult
+    certificates: Mapping[float, str] = {}
+    """By load, the verdict on the visit that decided: whether the client distorted its figures."""
 
 
 class CapacitySearch:
     """Chooses the levels to measure: doubles the load until a level fails, halves the interval, and then visits its ends
-    again."""
+    again. Beside an end that stays undecided, it tries others, step by step."""
 
     def __init__(self, slos: Sequence[Slo], minimum: float, maximum: float, *, whole: bool) -> None:
         """`whole` says that levels are whole numbers."""
@@ -266,14 +337,21 @@ class CapacitySearch:
         self._whole = whole
         self._minimum, self._maximum = minimum, maximum
         self._levels: dict[float, Level] = {}
+        self._visits = 0
+        """Visits of the lowest load."""
+        self._is_improving = False
 
     def add(self, level: Level) -> None:
         before = self._levels.get(level.value)
-        self._levels[level.value] = level if before is None else before.combined(level)
+        if level.value == self._minimum:
+            self._visits += 1
+            # A server that warms up answers faster at each visit.
+            self._is_improving = before is not None and _improves(before, level)
+        self._levels[level.value] = level if before is None else level.after(before)
 
     def visit(self, value: float) -> Visit:
         """Return how to visit a level: with a first look while the load still doubles."""
-        if value in self._levels:
+        if value in self._levels or self._has_undecided_end():
             return "last"
         return "first look" if all(map(self.passes, self._levels.values())) else "test"
 
@@ -282,17 +360,22 @@ class CapacitySearch:
         low, high = self._interval(decided=False)
         if low is None:
             lowest = self._levels.get(self._minimum)
-            return self._minimum if lowest is None or not lowest.is_final else None
+            again = lowest is None or not lowest.is_final or (self._is_improving and self._visits < _MAX_VISITS)
+            return self._minimum if again else self._refinement()
         if high is None:
             if low < self._maximum:
                 return min(self._maximum, self._rounded(2 * low))
-            return None if self._levels[low].is_final else low
-        if not self._is_narrow(low, high):
-            return self._between(low, high)
+            return self._refinement() if self._levels[low].is_final else low
+        narrow = self._is_narrow(low, high) or self._has_undecided_end()
+        if not narrow and (middle := self._between(low, high)) is not None:
+            return middle
         for end in (low, high):
             if not self._levels[end].is_final:
                 return end
         return self._refinement()
+
+    def _has_undecided_end(self) -> bool:
+        return any(level.is_final and level.decision is None for level in self._levels.values())
 
     def result(self) -> SearchResult:
         levels = [self._levels[value] for value in sorted(self._levels)]
@@ -320,8 +403,11 @@ class CapacitySearch:
         return all(misses <= slo.allowed * level.requests for misses, slo in zip(level.misses, self._slos, strict=True))
 
     def _interval(self, *, decided: bool) -> tuple[float | None, float | None]:
-        """Return the highest level that passes below the lowest one that fails, and that one."""
+        """Return the highest level that passes below the lowest one that fails, and that one. `decided` leaves out levels
+        without a decision and, after a last visit, those without one."""
         levels = [level for level in self._levels.values() if not decided or level.decision is not None]
+        if decided and any(level.is_final for level in self._levels.values()):
+            levels = [level for level in levels if level.is_final]
         high = min((level.value for level in levels if not self.passes(level)), default=None)
         passing = [level.value for level in levels if self.passes(level) and (high is None or level.value < high)]
         return max(passing, default=None), high
@@ -334,17 +420,43 @@ class CapacitySearch:
         return None if middle in self._levels or not low < middle < high else middle
 
     def _refinement(self) -> float | None:
-        """Return a level that can narrow the interval around an undecided level."""
+        """Return a level next to the undecided ones, below them and then above them, or a decided end without a last visit."""
         low, high = self._interval(decided=True)
-        if low is None or high is None or high - low <= 2 * _TOLERANCE * low:
-            return None
-        undecided = [v for v, level in self._levels.items() if level.decision is None and low < v < high]
-        if not undecided:
-            return None
-        return self._between(low, min(undecided)) or self._between(max(undecided), high)
+        undecided = [
+            value
+            for value, level in self._levels.items()
+            if level.is_final and level.decision is None and (high is None or value < high)
+        ]
+        first = min(undecided, default=high)
+        if first is not None and first > self._minimum and (low is None or not self._is_next(low, first)):
+            return self._step(first / (1 + _STEP), low, first)
+        last = max(undecided, default=low)
+        if last is not None and last < self._maximum and (high is None or not self._is_next(last, high)):
+            return self._step(last * (1 + _STEP), last, high)
+        return None
+
+    def _is_next(self, low: float, high: float) -> bool:
+        """Return whether another level between two would hardly narrow the answer."""
+        return high - low <= max(1.0 if self._whole else 0.0, 1.01 * _TOLERANCE * low)
+
+    def _step(self, value: float, above: float | None, below: float | None) -> float | None:
+        """Return a load near a value, within the range and strictly between two loads; None if there is none."""
+        value = min(max(self._rounded(value), self._minimum), self._maximum)
+        if self._whole:
+            value = max(value, -math.inf if above is None else above + 1)
+            value = min(value, math.inf if below is None else below - 1)
+        inside = (above is None or value > above) and (below is None or value < below)
+        level = self._levels.get(value)
+        return value if inside and (level is None or not level.is_final) else None
 
     def _rounded(self, value: float) -> float:
         return math.floor(value) if self._whole else float(f"{value:.3g}")
+
+
+def _improves(before: Level, after: Level) -> bool:
+    """Return whether the share of misses of a failed load falls clearly from one visit to the next."""
+    pairs = zip(before.misses, after.misses, strict=True)
+    return any(b / max(1, after.requests) < 0.8 * a / max(1, before.requests) for a, b in pairs)
 
 
 def isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:

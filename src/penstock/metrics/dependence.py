@@ -71,12 +71,13 @@ class InFlight:
         """Distance up to which correlations of values count even if they vanish in noise."""
         self.scale = max(1, min(_ROUNDS_PER_GROUP * self.typical, count // _MIN_GROUPS))
         self.is_constant = count < _MIN_GROUPS or is_constant(counts)
-        self.times, self.tau = float(count), 1.0
+        self.times, self.tau, self.plain = float(count), 1.0, 1.0
         if self.is_constant:
             return
-        tau = max(1.0, _summed(counts)[0])
+        self.plain = tau = max(1.0, _summed(counts)[0])
+        """Correlation time as it is estimated."""
         times = count / tau
-        self.tau = tau * (1 + 6 / math.sqrt(times) + 20 / times)
+        self.tau = tau * (1 + 8 / math.sqrt(times) + 20 / times)
         """Correlation time, raised."""
         self.times = count / self.tau
         """Correlation times that the series has for certain."""
@@ -124,6 +125,11 @@ class Dependence:
         """Correlation time because of the number in flight."""
         return max(self._in_flight.tau_of(self._values), self._in_flight.tau_of(self._ranks))
 
+    @property
+    def plain_load(self) -> float:
+        """Correlation time of the number in flight as it is estimated, if the values follow it."""
+        return self._in_flight.plain if self._by_load > 1 else 1.0
+
     @cached_property
     def _of_ranks(self) -> float:
         return self._own(self._ranks, _NOISE)
@@ -156,7 +162,7 @@ class Dependence:
         """Return the correlation time by the correlations of the values."""
         tau = correlation_time(values, noise, self._in_flight.horizon)
         times = self.count / tau
-        return 1.0 if tau == 1 else tau * (1 + 3 / math.sqrt(times) + 20 / times)
+        return 1.0 if tau == 1 else tau * (1 + 4 / math.sqrt(times) + 20 / times)
 
 
 def correlation_time(values: Values, noise: float = _MEAN_NOISE, horizon: int = 1) -> float:

@@ -29,6 +29,7 @@ __all__ = [
     "Sample",
     "beta_quantile",
     "clopper_pearson",
+    "miss_bounds",
     "needed_for",
     "product_interval",
     "rate_interval",
@@ -41,7 +42,7 @@ _MIN_VALUES = 25
 _MIN_BEYOND = 15
 """A percentile with fewer values beyond it takes the correlation of a less extreme one, too: how the few come in groups says
 too little. Without, p99 intervals of 400 values with a correlation of 0.9 cover the truth in 77 % of the runs."""
-_MIN_ROUNDS, _MIN_GROUPS, _MAX_GROUPS = 4, 5, 400
+_MIN_ROUNDS, _MIN_GROUPS, _MAX_GROUPS = 4, 6, 400
 """Groups of requests whose times give the interval of a rate: rounds of a closed loop, independent groups, and groups."""
 _MAX_DEGREES = 1000
 _PART = 1 << 17
@@ -161,16 +162,36 @@ def share_interval(
     count = len(happened)
     if not count:
         return _too_few(0)
-    share, tau, least = float(happened.mean()), 1.0, float(count)
     dependence = latencies or Dependence(happened, in_flight)
-    if count >= _MIN_VALUES and (latencies is not None or 0 < share < 1):
-        tau = dependence.of_mean if latencies is None else latencies.of_share(happened, _within(share, count))
-        if not dependence.is_known:
-            return _correlated(dependence, tau)
-        if tau > 1:
-            least = count / tau / _widening(dependence.times, confidence)
-    low, high = clopper_pearson(share * least, least, confidence)
-    return FigureInterval(low, high, count / tau)
+    tau = _tau_of_share(happened, dependence, latencies)
+    if tau > 1 and not dependence.is_known:
+        return _correlated(dependence, tau)
+    return FigureInterval(*_share_bounds(happened, tau, dependence.times, confidence), count / tau)
+
+
+def miss_bounds(missed: Values, latencies: Dependence, confidence: float) -> tuple[float, float]:
+    """Return bounds of the share of requests that miss an objective. The upper one is 1 if the run is too short to tell.
+
+    The lower bound needs no raised correlation time: a run that underestimates it has met little congestion, and few misses.
+    """
+    tau = _tau_of_share(missed, latencies, latencies)
+    high = _share_bounds(missed, tau, latencies.times, confidence)[1] if latencies.is_known else 1.0
+    least = len(missed) / max(latencies.plain_load, correlation_time(missed))
+    return clopper_pearson(float(missed.mean()) * least, least, confidence)[0], high
+
+
+def _tau_of_share(happened: Values, dependence: Dependence, latencies: Dependence | None) -> float:
+    count, share = len(happened), float(happened.mean())
+    if count < _MIN_VALUES or (latencies is None and not 0 < share < 1):
+        return 1.0
+    return dependence.of_mean if latencies is None else latencies.of_share(happened, _within(share, count))
+
+
+def _share_bounds(happened: Values, tau: float, times: float, confidence: float) -> tuple[float, float]:
+    least = len(happened) / tau
+    if tau > 1:
+        least /= _widening(times, confidence)
+    return clopper_pearson(float(happened.mean()) * least, least, confidence)
 
 
 def product_interval(rates: FigureInterval, shares: FigureInterval) -> FigureInterval:
@@ -232,6 +253,8 @@ def _ratio(amounts: Values, spans: Values, floor: float, confidence: float) -> F
     if mean <= 0 or span <= 0:
         return FigureInterval(0.0, 0.0, float(groups)) if span > 0 else _too_few(0)
     tau = correlation_time(amounts - mean / span * spans) if groups >= 2 * _MIN_GROUPS else 1.0
+    if tau > 1:
+        tau *= 1 + 3 / math.sqrt(groups / tau)
     if tau * _MIN_GROUPS > groups and tau > 1:
         return FigureInterval(effective_count=groups / tau, note="the rate follows a trend through the whole run")
     of_amounts, of_spans = max(float(amounts.var(ddof=1)), floor), float(spans.var(ddof=1))

@@ -16,6 +16,7 @@ import numpy as np
 from penstock.metrics.concurrency import Window
 from penstock.metrics.request_series import Intervals, SeriesTable, figures, intervals
 from penstock.metrics.statistics import Stats, Values
+from penstock.metrics.trend import kendall
 
 __all__ = [
     "OVERLOADED",
@@ -24,7 +25,6 @@ __all__ = [
     "SteadyState",
     "censored",
     "is_overloaded",
-    "kendall",
     "mser5",
     "steady_state",
     "steady_window",
@@ -164,13 +164,6 @@ def is_overloaded(table: SeriesTable) -> bool:
     third = _TREND_BATCHES // 3
     grown = flights[-third:].mean() >= _MIN_GROWTH * flights[:third].mean()
     return bool(grown) and kendall(flights) > _STRICTLY and kendall(waits) > _MOSTLY
-
-
-def kendall(series: Values) -> float:
-    """Return Kendall's rank correlation of a series with time."""
-    signs = np.sign(series[None, :] - series[:, None])
-    pairs = len(series) * (len(series) - 1) / 2
-    return float(np.triu(signs, 1).sum()) / pairs
 
 
 def censored(table: SeriesTable) -> Censored | None:

@@ -11,7 +11,7 @@ from penstock.metrics.confidence import Interval
 from penstock.metrics.experiment import VariationFigures
 from penstock.metrics.metric import label
 from penstock.metrics.sweep import SATURATED_SHARE, latency_figure, pareto_optimal, saturation
-from penstock.reports.search_page import limit_sentence
+from penstock.reports.search_page import limit_sentence, search_notes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -91,13 +91,22 @@ def draw_search(console: Console, search: SearchOutcome) -> None:
     table = Table(
         title=f"Penstock | Largest {name.title()} within the Objectives", title_style="bold", header_style="bold"
     )
-    for head in (name.capitalize(), "Requests", *(f"Misses: {slo.text}" for slo in search.slos), "Decision"):
+    for head in (
+        name.capitalize(),
+        "Requests",
+        *(f"Misses: {slo.text}" for slo in search.slos),
+        "Decision",
+        "Certificate",
+    ):
         table.add_column(head, justify="right", overflow="fold")
     for level in search.result.levels:
         shares = (f"{misses} ({misses / max(1, level.requests):.1%})" for misses in level.misses)
-        table.add_row(f"{level.value:g}", f"{level.requests:,}", *shares, level.decision or "undecided")
+        verdict = search.certificates.get(level.value, "")
+        table.add_row(f"{level.value:g}", f"{level.requests:,}", *shares, level.decision or "undecided", verdict)
     console.print(table)
     console.print(Text(limit_sentence(search), style="bold"), soft_wrap=True)
+    for note in search_notes(search):
+        console.print(Text(note), soft_wrap=True)
     console.print()
 
 

@@ -18,7 +18,14 @@ from penstock.metrics.objectives import parse_objectives
 from penstock.metrics.sweep import best_points, latency_figure, pareto_optimal, saturation
 from penstock.plural import counted
 from penstock.reports.charts import Chart, Mark, Series, is_wide, numbers
-from penstock.reports.search_page import level_table, limit_cards, limit_sentence, objective_charts, search_title
+from penstock.reports.search_page import (
+    level_table,
+    limit_cards,
+    limit_sentence,
+    objective_charts,
+    search_notes,
+    search_title,
+)
 from penstock.reports.settings_rows import changed_settings
 from penstock.settings.schema import Settings
 
@@ -85,7 +92,9 @@ def experiment_document(
         "version": version,
         "level": experiment.confidence,
         "cards": [] if search is None else limit_cards(search, variations),
-        "conclusions": _conclusions(variations, settings) if search is None else [limit_sentence(search)],
+        "conclusions": _conclusions(variations, settings)
+        if search is None
+        else [limit_sentence(search), *search_notes(search)],
         "levels": None if search is None else level_table(search),
         "overview": _overview(variations),
         "charts": [

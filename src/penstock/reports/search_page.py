@@ -12,7 +12,7 @@ from penstock.metrics.intervals import clopper_pearson
 from penstock.plural import counted
 from penstock.reports.charts import Chart, Line, Mark, Series, is_wide, numbers
 
-__all__ = ["level_table", "limit_cards", "limit_sentence", "objective_charts", "search_title"]
+__all__ = ["level_table", "limit_cards", "limit_sentence", "objective_charts", "search_notes", "search_title"]
 
 _AT_LIMIT = (("request_throughput_avg", "Requests/s"), ("output_token_throughput_avg", "Output tokens/s"))
 
@@ -20,7 +20,7 @@ _AT_LIMIT = (("request_throughput_avg", "Requests/s"), ("output_token_throughput
 def search_title(search: SearchOutcome) -> str:
     objectives = " and ".join(slo.text for slo in search.slos)
     levels = search.result.levels
-    judged = counted(sum(level.requests for level in levels), "judged request")
+    judged = counted(_judged(search), "judged request")
     return f"Search for the largest {_name(search)} with {objectives}: {counted(len(levels), 'level')}, {judged}"
 
 
@@ -31,13 +31,34 @@ def limit_sentence(search: SearchOutcome) -> str:
         return "Nothing was measured."
     if limit is None:
         return _no_limit(search)
-    judged = f"({sum(level.requests for level in result.levels):,} requests judged)"
+    judged = f"({_judged(search):,} requests judged)"
     if limit.high is None:
         return f"The objectives are met up to {name} {limit.low:g}, the highest that was tried {judged}."
     return (
         f"The largest {name} within the objectives is at least {limit.low:g} and below {limit.high:g}; the monotone fit "
         f"crosses the limit at {limit.estimate:.4g} {judged}."
     )
+
+
+def _judged(search: SearchOutcome) -> int:
+    return sum(level.requests + level.requests_before for level in search.result.levels)
+
+
+def search_notes(search: SearchOutcome) -> Iterator[str]:
+    """Yield what else there is to say about the answer: how it changed with time, and whether the client distorted it."""
+    name, limit = _name(search), search.result.limit
+    for level in search.result.levels:
+        if level.changed:
+            earlier = "failed" if level.decision == "pass" else "passed"
+            now = "passed" if level.decision == "pass" else "failed"
+            yield (
+                f"The {name} {level.value:g} {earlier} at first and {now} at its last visit: the server warmed up, or it has "
+                "two stable states, and which of them it is in depends on the load before."
+            )
+    for value in () if limit is None else (limit.low, limit.high):
+        verdict = None if value is None else search.certificates.get(value)
+        if verdict not in (None, "VALID"):
+            yield f"The certificate of the {name} {value:g}, which decided, is {verdict}: the client may have distorted it."
 
 
 def _no_limit(search: SearchOutcome) -> str:
@@ -85,10 +106,11 @@ def level_table(search: SearchOutcome) -> dict[str, Any]:
         for observed, misses in zip(level.observed, level.misses, strict=True):
             share = 100 * misses / max(1, level.requests)
             row += [numbers([observed])[0], f"{misses:,} ({share:.3g} %)"]
-        rows.append(row)
+        rows.append([*row, search.certificates.get(level.value, "")])
     columns = ["Level", "Decision", "Requests judged"]
     for slo in search.slos:
         columns += [f"{_subject(slo)} {_goal(slo)}", f"misses (allowed {_allowed(slo):.3g} %)"]
+    columns.append("Certificate")
     return {"columns": columns, "rows": rows}
 
 

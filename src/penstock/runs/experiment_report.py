@@ -41,6 +41,8 @@ def report_experiment(
 ) -> ExperimentReport:
     """Write the files over all points into the experiment's folder, or into another one."""
     search = logged_search(os.path.join(folder, LOG_FOLDER), settings)
+    if search is not None:
+        search = search._replace(certificates=_certificates(search.parameter, results))
     folder = into or folder
     variations = group_runs([_figures(result) for result in results], settings.confidence)
     if settings.sweep == "auto" or settings.find_max is not None:  # these measure points between earlier ones
@@ -60,6 +62,15 @@ def report_experiment(
     if page := _write_page(folder, variations, results, search):
         files.append(page)
     return ExperimentReport(variations, files, search)
+
+
+def _certificates(parameter: str, results: Sequence[PointOutcome]) -> dict[float, str]:
+    """Return the verdict on the last visit of each load, which decided."""
+    return {
+        float(result.point.parameters[parameter]): result.report.summary.certificate.verdict
+        for result in results
+        if result.report is not None and result.report.summary.certificate is not None
+    }
 
 
 def _write_page(

@@ -31,7 +31,7 @@ from penstock.metrics.capacity import (
     parse_slo,
 )
 from penstock.metrics.catalogue import CATALOGUE
-from penstock.metrics.steady_state import kendall
+from penstock.metrics.trend import kendall
 from penstock.plural import counted
 from penstock.records.log import SEARCH_LOAD, RunLog, variation_label
 from penstock.records.record import Record
@@ -51,6 +51,9 @@ _POLL_NS = 50_000_000
 _MIN_SPAN_S, _MAX_SPAN_S = 2.0, 60.0
 _GROWING_SPANS = 5
 """A rate at which latencies grow has to pass for this many times the usual span."""
+_MIN_LOOK = 8
+_LOOKS: dict[Visit, float] = {"first look": 0.1, "test": 0.1, "last": 0.25}
+"""How far the number of requests grows until a level is judged again, at least by so many. Each look may be wrong."""
 _TREND_BATCHES = 10
 _TREND = 0.6
 """Kendall's rank correlation of latencies with time above which they grow."""
@@ -73,18 +76,29 @@ class _LevelRule:
     kind = SEARCH_LOAD
 
     def __init__(
-        self, log: str, slos: tuple[Slo, ...], value: float, start: _Start, visit: Visit, span_s: float = 0.0
+        self,
+        tail: LogTail,
+        test: LevelTest,
+        slos: tuple[Slo, ...],
+        value: float,
+        start: _Start,
+        visit: Visit,
+        span_s: float = 0.0,
     ) -> None:
-        """A level passes only if the start times of the requests that are judged cover `span_s`."""
+        """`tail` reads the log for all levels of a search. A level passes only if the start times of the requests that are
+        judged cover `span_s`."""
         self._span_ns = round(span_s * 1e9)
         self._slos = slos
         self._value = value
         self._start = start
         self._visit: Visit = visit
-        self._test = LevelTest(slos)
-        self._tail = LogTail(log)
+        self._test = test
+        self._tail = tail
         self._phase = -1
         self._polled = 0
+        self._next_look = 0
+        """Requests after which the level is judged again. They grow by a constant factor, so that judging takes a constant
+        time for each request."""
         self._outcomes: list[Outcome] = []
         self._unclear: list[int] = []
         """Starts of the requests that may have missed an objective only because of the client."""
@@ -103,10 +117,13 @@ class _LevelRule:
             return False
         self._polled = now
         self._read(running.progress.workers)
+        if len(self._outcomes) < self._next_look and not running.done:
+            return False
         self._judge(everything=running.done)
-        return self._decision is not None or (
-            self._test.is_exhausted(self._judged) and self._covers_span(_GROWING_SPANS)
-        )
+        self._next_look = len(self._outcomes) + max(_MIN_LOOK, round(_LOOKS[self._visit] * len(self._judged)))
+        spans = 1 if self._visit == "last" else _GROWING_SPANS
+        exhausted = self._test.is_exhausted(len(self._judged), self._visit)
+        return self._decision is not None or (exhausted and self._covers_span(spans))
 
     def level(self) -> Level:
         """Return what was observed up to the decision."""
@@ -159,13 +176,13 @@ class _LevelRule:
             else:
                 observed = tuple(slo.value(values) for slo in self._slos)
                 self._outcomes.append(Outcome(record.start, record.end, met, observed, record.worker, record.issued))
-        self._outcomes.sort()
 
     def _judge(self, *, everything: bool) -> None:
         """Judge the requests after the transition; unless `everything` has ended, only settled ones."""
         outcomes = self._outcomes
         if not outcomes:
             return
+        outcomes.sort()
         first = outcomes[0].start
         if self._start.continues:
             first = max(self._before, first + round(self._start.ramp_s * 1e9))
@@ -174,9 +191,7 @@ class _LevelRule:
             for outcome in outcomes[self._start.settle :]
             if first <= outcome.start and (everything or self._tail.is_settled(outcome.worker, outcome.issued))
         ]
-        # A queue that grows does not have a share of misses, and a sequential test notices the growth.
-        visit: Visit = "test" if self._span_ns and self._visit == "last" else self._visit
-        self._decision = self._test.decide(self._judged, visit)
+        self._decision = self._test.decide(self._judged, self._visit) if self._judged else None
         if self._decision == "pass" and not self._covers_span(_GROWING_SPANS if self._span_ns and self._grows() else 1):
             self._decision = None
 
@@ -219,6 +234,7 @@ class Search:
         self._number = 0
         self._visits: dict[float, int] = {}
         self._search = CapacitySearch(slos, *self._range, whole=self._closed_loop)
+        self._test = LevelTest(slos, experiment.level_requests, open_loop=not self._closed_loop)
         self._span_s = 0.0 if self._closed_loop else _span_s(slos)
         self.largest = [self._at(self._range[1])]
         self.settings = replace(self._at(self._range[0]), output=replace(settings.output, folder=folder))
@@ -231,16 +247,10 @@ class Search:
         before: Level | None = None
         latency_s = 0.0
         sends = False
+        tail = LogTail(os.path.join(self._folder, LOG_FOLDER))
         while (value := self._search.next()) is not None:
             start = self._start(value, before, latency_s, sends=sends)
-            rule = _LevelRule(
-                os.path.join(self._folder, LOG_FOLDER),
-                self._slos,
-                value,
-                start,
-                self._search.visit(value),
-                self._span_s,
-            )
+            rule = _LevelRule(tail, self._test, self._slos, value, start, self._search.visit(value), self._span_s)
             result = yield self._point(value, before, start, rule)
             assert result.facts is not None
             if before is None and not result.from_log:
@@ -288,7 +298,7 @@ class Search:
     def _at(self, value: float) -> Settings:
         load = self._settings.load
         unlimited = load.requests is None and load.duration_s is None
-        most = 2 * LevelTest(self._slos).max_requests
+        most = self._test.max_requests
         if self._closed_loop:
             if unlimited:
                 # All levels have the same number, because the size of the dataset depends on it.
@@ -296,7 +306,7 @@ class Search:
             load = replace(load, concurrency=int(value))
         else:
             if unlimited:
-                load = replace(load, duration_s=most / value + 2 * _GROWING_SPANS * self._span_s)
+                load = replace(load, duration_s=2 * most / value + 2 * _GROWING_SPANS * self._span_s)
             load = replace(load, rate=value, concurrency=None)
         return replace(self._settings, load=load, input=replace(self._settings.input, seed=self._seed))
 
@@ -330,14 +340,14 @@ class _Document(msgspec.Struct):
 
 
 def write_search(path: str, search: SearchOutcome) -> None:
-    parameter, slos, result = search
+    parameter, slos, result, certificates = search
     limit = result.limit
     document = _Document(
         parameter,
         [slo.text for slo in slos],
         limit is not None,
         {} if limit is None else {"estimate": limit.estimate, "low": limit.low, "high": limit.high},
-        sum(level.requests for level in result.levels),
+        sum(level.requests + level.requests_before for level in result.levels),
         [
             {
                 parameter: level.value,
@@ -347,6 +357,9 @@ def write_search(path: str, search: SearchOutcome) -> None:
                 "unclear_requests": level.unclear,
                 "fitted_miss_shares": list(fitted),
                 "decision": level.decision or "undecided",
+                "certificate": certificates.get(level.value),
+                "requests_of_earlier_visits": level.requests_before,
+                "changed": level.changed,
             }
             for level, fitted in zip(result.levels, result.fitted, strict=True)
         ],

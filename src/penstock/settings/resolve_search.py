@@ -14,7 +14,7 @@ _ATTAINMENT = 0.95
 _LARGEST_SHARE = 0.999
 """No number of requests shows that none will ever miss an objective."""
 _RECIPE_LIMITS = ("ttft_sla_ms", "itl_sla_ms", "e2e_sla_ms", "error_rate_sla")
-_ONLY_IN_SEARCH = (*_RECIPE_LIMITS, "slo_attainment", "slos", "search_min", "search_max")
+_ONLY_IN_SEARCH = (*_RECIPE_LIMITS, "slo_attainment", "slos", "search_min", "search_max", "level_requests")
 _LOADS = (
     "load.concurrency",
     "load.rate",

@@ -453,6 +453,8 @@ class ExperimentSettings(msgspec.Struct, frozen=True, kw_only=True):
     search_min: float = 1.0
     search_max: float = 1024.0
     """The range of the load that is searched."""
+    level_requests: int | None = None
+    """Requests after which a load ends that is not decided; None: a number that fits the objectives."""
     recipe: Literal["max-concurrency-under-sla"] | None = None
     """AIPerf's name of the search for a concurrency; `resolve` turns it and the next fields into those above."""
     ttft_sla_ms: float | None = None

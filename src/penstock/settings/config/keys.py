@@ -371,7 +371,7 @@ KEYS: Final[Section] = {
             "find_max slo concurrency_min concurrency_max ttft_sla_ms itl_sla_ms e2e_sla_ms error_rate_sla "
             "slo_attainment_fraction search_space optuna_sampler optuna_acquisition optuna_terminator"
         ),
-        **_named("min max planner max_iterations random_seed", "--search-"),
+        **_named("min max level_requests planner max_iterations random_seed", "--search-"),
         "runs": "--variant",
         **_refused("samples seed dimensions label_format scramble optimization"),
         "objectives": "--search-metric",

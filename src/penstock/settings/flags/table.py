@@ -231,6 +231,9 @@ Search for the largest load
     Lowest load of --find-max: requests in flight, or requests per second. [default: 1]
 --search-max LOAD | float experiment.search_max gt=0 hard_max=1_000_000 penstock_only
     Highest load of --find-max: requests in flight, or requests per second. [default: 1024]
+--search-level-requests N | count experiment.level_requests hard_max=10_000_000 penstock_only
+    Requests after which a load of --find-max ends that is too close to the limit to be decided. [default: 5,000; 10,000 for
+    percentiles above p95]
 --search-recipe | enum experiment.recipe choices=max-concurrency-under-sla
     AIPerf's name for --find-max concurrency, with the limits below instead of --slo.
 --concurrency-min | count experiment.search_min hard_max=1_000_000
