@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -108,3 +109,11 @@ def test_second_run_in_the_same_folder_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="Another run is writing to"), RunFolder(str(tmp_path)):
             pass
         assert (tmp_path / "log").is_dir()
+
+
+def test_resume_waits_for_the_workers_of_a_killed_run(tmp_path):
+    before = RunFolder(str(tmp_path))
+    before.__enter__()
+    threading.Timer(0.2, before.__exit__).start()
+    with RunFolder(str(tmp_path), resume=True) as folder:
+        assert folder.began

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Iterable
 
 from penstock.errors import UserError
@@ -19,6 +20,7 @@ __all__ = ["LOG_FOLDER", "RunFolder"]
 
 LOG_FOLDER = "log"
 _PAYLOADS_FILE = "payloads.bin"  # in every log
+_RESUME_WAIT_S = 5.0
 
 
 class RunFolder:
@@ -71,14 +73,21 @@ class RunFolder:
         return self
 
     def _take_lock(self) -> None:
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(
-                f"Another run is writing to {self._path}; wait for its end, or choose another --artifact-dir."
-            ) from None
-        except OSError:
-            pass  # the file system has no locks
+        """Take the lock of the folder. The workers of a run that was killed hold it until they notice, so a resume waits."""
+        deadline = time.monotonic() + (_RESUME_WAIT_S if self._resume else 0)
+        while True:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() < deadline:
+                    time.sleep(0.05)
+                    continue
+                raise UserError(
+                    f"Another run is writing to {self._path}; wait for its end, or choose another --artifact-dir."
+                ) from None
+            except OSError:
+                pass  # the file system has no locks
+            return
 
     @property
     def previous_log(self) -> str | None:
