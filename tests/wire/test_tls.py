@@ -10,7 +10,7 @@ import time
 import pytest
 from cryptography import x509
 
-from penstock.wire.tls import client_context
+from penstock.wire.tls import TLS, client_context
 from support.certificates import Certificates
 from support.loopback import Client, Server, always_reply, body_of, read_request, reply, request
 
@@ -237,3 +237,20 @@ def test_tls_reads_keep_kernel_stamps(certificates):
         client.wait(exchange)
     # the loop read the reply at least 150 ms later
     assert exchange.end <= answered[1] + 100_000_000
+
+
+def test_large_request_is_encrypted_in_parts(certificates, monkeypatch):
+    """Encrypting it in one call would block the event loop."""
+    sizes: list[int] = []
+    encrypt = TLS.encrypt
+    monkeypatch.setattr(TLS, "encrypt", lambda tls, data: sizes.append(len(data)) or encrypt(tls, data))
+    for length in (10, 300_000, 5_000_000):
+        sizes.clear()
+        server = Server(always_reply(reply()), tls=certificates.server())
+        body = bytes(range(256)) * (length // 256)
+        with server, Client(server.port, tls=certificates.client()) as client:
+            exchange = client.send(request(body))
+        assert (exchange.status, body_of(exchange), exchange.error) == (200, b"hello", None)
+        assert exchange.sent >= exchange.start
+        assert max(sizes) <= 1 << 18
+        assert sum(sizes) >= len(body)

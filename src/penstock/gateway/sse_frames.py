@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["FRAME_BYTES", "Frame", "Frames", "Part", "joined"]
+__all__ = ["FRAME_BYTES", "Frame", "Frames", "Part", "RawBytes", "WholeReply", "joined"]
 
 FRAME_BYTES = 1 << 20
 """Default limit of a frame. Guardrails that must see a whole event use a larger one."""
@@ -106,6 +106,27 @@ class Part(Frame):
         self.ends = ends
 
 
+class RawBytes(Frame):
+    """Bytes that are sent as they are, such as events that a guardrail has released."""
+
+    __slots__ = ()
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+        self.name = self.others = b""
+        self.data = None
+
+
+class WholeReply(RawBytes):
+    """A whole reply, as the only frame of a stream."""
+
+    __slots__ = ()
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__(body)
+        self.data = body
+
+
 def joined(frames: list[Frame]) -> bytes:
     return frames[0].raw if len(frames) == 1 else b"".join([frame.raw for frame in frames])
 
@@ -113,7 +134,7 @@ def joined(frames: list[Frame]) -> bytes:
 class Frames:
     """The parser. A frame larger than `limit` bytes is returned in parts."""
 
-    __slots__ = ("_buffer", "_has_cr", "_in_parts", "_searched", "limit")
+    __slots__ = ("_buffer", "_has_cr", "_in_parts", "_searched", "ended", "limit")
 
     def __init__(self, limit: int = FRAME_BYTES) -> None:
         self.limit = limit
@@ -122,15 +143,16 @@ class Frames:
         """True if parts of the current frame have been returned."""
         self._has_cr = False
         self._searched = 0
+        self.ended = False
+        """True after `last`."""
 
     def __len__(self) -> int:
         """Return the number of buffered bytes of the incomplete frame."""
         return len(self._buffer)
 
     @property
-    def pending(self) -> bytes:
-        """The buffered bytes of the incomplete frame."""
-        return bytes(self._buffer)
+    def held_bytes(self) -> int:
+        return len(self._buffer)
 
     def feed(self, data: bytes) -> list[Frame]:
         if not self._has_cr and b"\r" in data:
@@ -178,3 +200,8 @@ class Frames:
         self._buffer.clear()
         self._searched = 0
         return last
+
+    async def last(self) -> Frame | None:
+        """Do what `rest` does."""
+        self.ended = True
+        return self.rest()

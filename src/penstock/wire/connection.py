@@ -42,6 +42,8 @@ from penstock.wire.tls import TLS
 __all__ = ["Connection", "Origin"]
 
 _PRIVATE_BUFFER = 1 << 16
+_ENCRYPTED_BYTES = 1 << 18
+"""How much of a request is encrypted at a time."""
 
 
 class Origin(NamedTuple):
@@ -88,6 +90,7 @@ class Connection:
         "_on_closed",
         "_on_idle",
         "_origin",
+        "_plain",
         "_reader",
         "_receive",
         "_retransmits",
@@ -131,6 +134,8 @@ class Connection:
         self._reader = ResponseReader()
         self._tls: TLS | None = None
         self._unsent: memoryview | None = None
+        self._plain = memoryview(b"")
+        """The part of the request that is not encrypted yet."""
         self.exchange: Exchange | None = None
         self.closed = False
         self.used = False
@@ -261,7 +266,8 @@ class Connection:
         if self._sent_at is not None:
             self._sent_at(exchange.start)
         if self._tls is not None:
-            self._write(self._tls.encrypt(data))
+            self._plain = memoryview(data)
+            self._encrypt_more(self._tls)
             return
         try:
             n = self._sock.send(data)
@@ -275,6 +281,12 @@ class Connection:
             return
         self._unsent = memoryview(data)[n:]
         self._loop.add_writer(self._fd, self._writable)
+
+    def _encrypt_more(self, tls: TLS) -> None:
+        """Encrypt and send the next part of the request. 64 MiB in one call would block the loop for 40 ms."""
+        plain = self._plain
+        part, self._plain = plain[:_ENCRYPTED_BYTES], plain[_ENCRYPTED_BYTES:]
+        self._write(tls.encrypt(part))
 
     def _write(self, data: bytes) -> None:
         """Send TLS records, after those that are still unsent."""
@@ -303,8 +315,15 @@ class Connection:
             return
         self._unsent = None
         self._loop.remove_writer(self._fd)
+        if self._plain and self._tls is not None:
+            self._loop.call_soon(self._send_next_part)
+            return
         if self.exchange is not None and self.exchange.start >= 0:
             self.exchange.sent = monotonic_ns()
+
+    def _send_next_part(self) -> None:
+        if self._plain and self._tls is not None and not self.closed:
+            self._encrypt_more(self._tls)
 
     # -- receiving ----------------------------------------------------------------------------------------------------
 
@@ -395,7 +414,7 @@ class Connection:
             if self.exchange is not exchange:
                 return  # the callback aborted the exchange
         if reader.complete:
-            self._finish(exchange, reusable=reader.reusable and self._unsent is None)
+            self._finish(exchange, reusable=reader.reusable and self._unsent is None and not self._plain)
 
     def _record_read(self, exchange: Exchange, arrived: int, earliest: int | None, n: int) -> None:
         if exchange.first_byte < 0:

@@ -56,7 +56,7 @@ class TLS:
             self.ended = True
         return plain
 
-    def encrypt(self, data: bytes) -> bytes:
+    def encrypt(self, data: bytes | memoryview) -> bytes:
         self._object.write(data)
         return self._outgoing.read()
 

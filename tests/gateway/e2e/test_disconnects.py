@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -42,6 +43,7 @@ def test_disconnect_after_each_event_cancels_the_upstream_and_is_recorded(
         cancelled.append(connection.closed_within())
 
     disconnected = threading.Event()
+    gateway.reload(resources(upstream.url, model={"on_disconnect": "cancel"}))
     upstream.use_script(script)
     stream = gateway.stream()
     for _ in range(count):
@@ -54,9 +56,9 @@ def test_disconnect_after_each_event_cancels_the_upstream_and_is_recorded(
         assert entry["output_tokens"] == 23
     else:
         assert (entry["status"], entry["error"], entry["finish"]) == (499, "client_disconnected", "disconnected")
-        assert entry["usage_source"] == "estimated"
+        assert entry["usage_source"] == "reserved"
         assert entry["input_tokens"] >= 1
-        assert entry["output_tokens"] >= max(0, min(count - 4, 4))
+        assert entry["output_tokens"] == 1024  # limits.default_output_tokens
     assert entry["events"] == count
     wait_for(lambda: cancelled == [True])
     wait_for(lambda: gateway.in_flight() == 0)
@@ -187,7 +189,8 @@ def test_request_not_fully_sent_upstream_is_not_charged(gateway: GatewayProcess,
 
 
 def test_disconnect_frees_the_concurrency_slot(gateway: GatewayProcess, upstream: Upstream) -> None:
-    gateway.reload(resources(upstream.url, caller={"rate_limit": {"concurrency": 1}}))
+    cancels = {"on_disconnect": "cancel"}
+    gateway.reload(resources(upstream.url, model=cancels, caller={"rate_limit": {"concurrency": 1}}))
     done = threading.Event()
 
     def script(request: ReceivedRequest, connection: ScriptedConnection) -> None:
@@ -254,3 +257,105 @@ def test_many_disconnects_do_not_affect_other_callers(gateway: GatewayProcess, u
     assert statuses == [200] * 20
     rows = wait_for(lambda: len(rows := gateway.ledger_rows()) >= before + 40 and rows)
     assert sorted(row["status"] for row in rows[before:]) == [200] * 20 + [499] * 20
+
+
+def usage_script(left: threading.Event, events: list[bytes], then: str = "end"):
+    """Send the first event, and the others once the caller has left."""
+
+    def script(request: ReceivedRequest, connection: ScriptedConnection) -> None:
+        connection.start()
+        connection.chunk(events[0])
+        assert left.wait(60)
+        for piece in events[1:]:
+            connection.chunk(piece)
+        if then == "end":
+            connection.end()
+        else:
+            connection.closed_within()
+
+    return script
+
+
+REASONING = {"input_tokens": 9, "output_tokens": 20_000, "output_tokens_details": {"reasoning_tokens": 19_990}}
+
+
+@pytest.mark.parametrize("then", ["end", "stall"])
+@pytest.mark.parametrize("limited", [False, True])
+def test_stream_that_its_caller_leaves_is_read_to_its_end(
+    gateway: GatewayProcess, upstream: Upstream, then: str, limited: bool
+) -> None:
+    """The ledger gets the usage at the end, and the slot is held until then."""
+    caller = {"display_name": f"left-{then}", "rate_limit": {"concurrency": 1, "tpm": 100_000}} if limited else {}
+    gateway.reload(resources(upstream.url, caller=caller))
+    left = threading.Event()
+    upstream.use_script(usage_script(left, response_events(["One"], usage=REASONING), then))
+    stream = gateway.stream()
+    stream.next_event()
+    stream.close()
+    if limited:
+        assert gateway.respond().status == 429
+    left.set()
+    entry = gateway.ledger_entry(stream)
+    assert (entry["status"], entry["error"], entry["finish"]) == (499, "client_disconnected", "disconnected")
+    assert (entry["output_tokens"], entry["reasoning_tokens"], entry["usage_source"]) == (20_000, 19_990, "upstream")
+    if limited:
+        upstream.use_script(normal_reply)
+        reply = gateway.respond()
+        assert int(reply.headers["x-ratelimit-remaining-tokens"]) < 80_000
+        gateway.ledger_entry(reply)
+
+
+def test_stream_that_its_caller_leaves_before_its_head_is_read_to_its_end(
+    gateway: GatewayProcess, upstream: Upstream
+) -> None:
+    left = threading.Event()
+
+    def script(request: ReceivedRequest, connection: ScriptedConnection) -> None:
+        assert left.wait(60)
+        connection.stream(response_events(["One"], usage=REASONING))
+
+    upstream.use_script(script)
+    before = len(gateway.ledger_rows())
+    with socket.create_connection(("127.0.0.1", gateway.port)) as caller:
+        caller.sendall(head(stream_body()))
+        wait_for(lambda: upstream.requests)
+    left.set()
+    rows = wait_for(lambda: (rows := gateway.ledger_rows())[before:] and rows[before:])
+    assert [(row["status"], row["output_tokens"], row["usage_source"]) for row in rows] == [(499, 20_000, "upstream")]
+
+
+@pytest.mark.parametrize("model", [{"provider": "deepseek"}, {"on_disconnect": "cancel"}])
+def test_stream_of_another_provider_is_cancelled_when_its_caller_leaves(
+    gateway: GatewayProcess, upstream: Upstream, model: dict[str, str]
+) -> None:
+    gateway.reload(resources(upstream.url, model=model))
+    closed: list[bool] = []
+
+    def script(request: ReceivedRequest, connection: ScriptedConnection) -> None:
+        connection.start()
+        connection.chunk(b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"Hi"}}]}\n\n')
+        closed.append(connection.closed_within())
+
+    upstream.use_script(script)
+    stream = gateway.stream("/v1/chat/completions", {"max_tokens": 700})
+    stream.next_event()
+    stream.close()
+    entry = gateway.ledger_entry(stream)
+    wait_for(lambda: closed == [True])
+    assert (entry["status"], entry["usage_source"], entry["output_tokens"]) == (499, "reserved", 700)
+
+
+def test_number_of_streams_that_are_read_on_is_limited(start: Any, upstream: Upstream) -> None:
+    gateway: GatewayProcess = start(resources(upstream.url), upstream={"max_abandoned_streams": 1})
+    left = threading.Event()
+    upstream.use_script(usage_script(left, response_events(["One"], usage=REASONING)))
+    streams = [gateway.stream() for _ in range(2)]
+    for stream in streams:
+        stream.next_event()
+    streams[0].close()
+    time.sleep(0.2)  # the first one is the one that is read on
+    streams[1].close()
+    second = gateway.ledger_entry(streams[1])
+    assert (second["usage_source"], second["output_tokens"]) == ("reserved", 1024)
+    left.set()
+    assert gateway.ledger_entry(streams[0])["output_tokens"] == 20_000

@@ -6,15 +6,13 @@ import json
 import socket
 import threading
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.relay import body, body_reader
+from penstock.gateway.relay import body
 from penstock.gateway.relay.body import read_body
-from penstock.gateway.relay.body_reader import BodyReader
 from penstock.gateway.routes import BY_NAME
 from support.gateway_process import ALIAS, CALLER, GatewayProcess, keyword, resources
 from support.programs import wait_for
@@ -88,21 +86,6 @@ def test_search_for_the_model_name_is_bounded(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(Refusal) as refused:
         read_body(data % (b"[[[]]]," * 200), BY_NAME["responses"], 0)
     assert refused.value.status == 413
-
-
-def test_large_bodies_of_a_worker_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body_reader, "MAX_BODY_BYTES", 1000)
-    context: Any = SimpleNamespace(body_bytes=0, max_body=500)
-    nothing: Any = None
-    first, second = (BodyReader(context, nothing) for _ in range(2))
-    first.hold_bytes(600)
-    with pytest.raises(Refusal) as refused:
-        second.hold_bytes(600)
-    assert (refused.value.status, refused.value.retry_after) == (429, 1)
-    second.hold_bytes(400)
-    assert context.body_bytes == 1000
-    first.release()
-    assert context.body_bytes == 400
 
 
 @pytest.mark.parametrize("name", ["responses", "chat"])

@@ -38,7 +38,7 @@ def events(body: bytes) -> list[dict[str, Any]]:
 def test_message_is_relayed_with_its_usage(gateway: GatewayProcess, mock: str) -> None:
     gateway.reload(anthropic(mock))
     reply = gateway.post(PATH, BODY)
-    assert (reply.status, reply.json["type"], reply.json["model"]) == (200, "message", "claude-x")
+    assert (reply.status, reply.json["type"], reply.json["model"]) == (200, "message", ALIAS)
     entry = gateway.ledger_entry(reply)
     usage = reply.json["usage"]
     assert (entry["route"], entry["finish"], entry["usage_source"]) == ("messages", "max_tokens", "upstream")

@@ -229,7 +229,7 @@ def test_stall_before_the_head_is_504(gateway: GatewayProcess, upstream: Upstrea
         assert (reply.status, reply.error["type"]) == (504, "timeout")
         assert "ms" in reply.error["message"]
         entry = gateway.ledger_entry(reply)
-        assert (entry["attempts"][0]["error"], entry["usage_source"]) == ("timeout", "none")
+        assert (entry["attempts"][0]["error"], entry["usage_source"]) == ("timeout", "reserved")
     wait_for(lambda: closed == [True, True])
 
 
@@ -272,7 +272,8 @@ def test_incomplete_stream_ends_with_an_error_event(
     assert (last.get("code") or last["error"]["type"]) == kind
     assert b"[DONE]" not in body
     entry = gateway.ledger_entry(stream)
-    assert (entry["error"], entry["finish"], entry["usage_source"]) == (kind, "cut", "estimated")
+    source = "reserved" if ending == "stall" else "estimated"
+    assert (entry["error"], entry["finish"], entry["usage_source"]) == (kind, "cut", source)
     assert entry["status"] == (504 if ending == "stall" else 502)
     assert entry["output_tokens"] >= 1
 
@@ -657,7 +658,7 @@ def test_whole_reply_that_is_cut_is_charged_with_its_limit(gateway: GatewayProce
     upstream.use_script(script)
     reply = gateway.respond(max_output_tokens=4000)
     entry = gateway.ledger_entry(reply)
-    assert (entry["status"], entry["usage_source"], entry["output_tokens"]) == (502, "estimated", 4000)
+    assert (entry["status"], entry["usage_source"], entry["output_tokens"]) == (502, "reserved", 4000)
     upstream.use_script(normal_reply)
     assert tokens_left(gateway) < 6000
 
@@ -673,7 +674,7 @@ def test_dropped_request_is_charged_with_its_limit(gateway: GatewayProcess, upst
         caller.sendall(head.encode() + b"x-penstock-request-id: dropped-1\r\n\r\n" + body)
         wait_for(lambda: upstream.requests)
     entry = gateway.ledger_entry("dropped-1")
-    assert (entry["status"], entry["usage_source"], entry["output_tokens"]) == (499, "estimated", 4000)
+    assert (entry["status"], entry["usage_source"], entry["output_tokens"]) == (499, "reserved", 4000)
     upstream.use_script(normal_reply)
     assert tokens_left(gateway) < 6000
 

@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 
 from penstock.gateway.guardrails import StreamBlocked
+from penstock.gateway.memory import Holding, MemoryBudget
+from penstock.gateway.outbound.chain import ReplyChain
+from penstock.gateway.outbound.filters import Inspect
 from penstock.gateway.relay.upstream_attempt import Timeouts, UpstreamAttempt
 from penstock.gateway.routes import BY_NAME
-from penstock.gateway.sse_frames import Frame
+from penstock.gateway.sse_frames import Frame, Frames, joined
 from penstock.wire.exchange import Exchange
 
 
@@ -61,6 +64,7 @@ class RemoteGuard:
 
     holds = True
     waiting = False
+    held_bytes = 0
     heartbeat_s = None
     max_event_bytes = 1 << 20
 
@@ -81,40 +85,45 @@ class RemoteGuard:
         return b""
 
 
-class Owner:
-    """The request: what was sent to its caller."""
+class Caller:
+    """The caller: what was sent to it."""
 
-    dialect = BY_NAME["chat"]
-    caller_gone = False
+    reads_only = False
+    held_bytes = 0
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
-        self.blocked: StreamBlocked | None = None
-        self.stream: Any = None
 
-    def watch(self) -> None: ...
+    def feed(self, frames: list[Frame]) -> list[Frame]:
+        self.sent.append(joined(frames))
+        return []
 
-    def begin_stream(self, _attempt: UpstreamAttempt) -> Any:
-        self.stream = SimpleNamespace(send=self.sent.append, closed=False, full=False)
-        return self.stream
-
-    def block(self, _attempt: UpstreamAttempt, cause: StreamBlocked) -> None:
-        self.blocked = cause
+    def finish(self) -> list[Frame]:
+        return []
 
 
 @pytest.mark.parametrize("compressed", [False, True])
 @pytest.mark.parametrize("blocked", [False, True])
 def test_upstream_is_paused_while_a_verdict_is_awaited(blocked: bool, compressed: bool) -> None:
     async def run() -> None:
-        host, owner = Host(compressed=compressed), Owner()
+        host, caller, dialect = Host(compressed=compressed), Caller(), BY_NAME["chat"]
         target: Any = SimpleNamespace(host=host)
-        attempt = UpstreamAttempt(asyncio.get_running_loop(), owner, target, b"", Timeouts(None, None, None))  # type: ignore[arg-type]
         guard: Any = RemoteGuard()
-        attempt.guard = guard
+        policy: Any = SimpleNamespace(stream=lambda _: guard)
+        blocks: list[StreamBlocked] = []
+
+        def receive(attempt: UpstreamAttempt) -> ReplyChain:
+            splitter = Frames()
+            inspect = Inspect(policy, dialect, splitter, lambda _: None, lambda _: None)
+            holding = Holding(MemoryBudget(1 << 20))
+            return ReplyChain([inspect, caller], splitter, dialect.stream_reader(), attempt, holding, blocks.append)
+
+        timeouts = Timeouts(None, None, None)
+        attempt = UpstreamAttempt(asyncio.get_running_loop(), target, b"", timeouts, receive)
         running = asyncio.create_task(attempt.run())
         await asyncio.sleep(0)
         host.receive(b"data: one\n\n")
-        assert (host.paused, owner.sent) == (True, [])
+        assert (host.paused, caller.sent) == (True, [])
         host.receive(b"data: two\n\n")  # was already on its way
         assert guard.asked == [b"data: one\n\n"]
         if blocked:
@@ -123,8 +132,8 @@ def test_upstream_is_paused_while_a_verdict_is_awaited(blocked: bool, compressed
             guard.verdict.set_result(b"")
         while host.paused:
             await asyncio.sleep(0)
-        assert (owner.blocked is not None) == blocked
-        assert owner.sent == ([] if blocked else [b"data: one\n\n", b"data: two\n\n"])
+        assert bool(blocks) == blocked
+        assert caller.sent == ([] if blocked else [b"data: one\n\n", b"data: two\n\n"])
         assert host.exchange is not None
         host.exchange.on_end(host.exchange)
         await running

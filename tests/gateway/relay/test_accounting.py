@@ -43,7 +43,7 @@ def test_input_of_a_stream_of_messages_that_is_cut_is_the_reported_one() -> None
         reader.read(frame({"type": "content_block_delta", "index": 0, "delta": {"text": "12345678"}}))
     accounting = Accounting("req_1", dialect, 0)
     target: Any = SimpleNamespace(redact=str)
-    accounting.record_stream(target, reader, read_body(b'{"model":"m","max_tokens":9}', dialect, 0))
+    accounting.record_reply(target, reader, read_body(b'{"model":"m","max_tokens":9}', dialect, 0), cut=False)
     entry = accounting.entry
     assert (entry.input_tokens, entry.cached_tokens, entry.output_tokens) == (48_007, 48_000, 6)
     assert entry.usage_source == "estimated"

@@ -12,7 +12,6 @@ import uvloop
 
 from penstock.gateway.relay.hosts import Host, Hosts
 from penstock.gateway.relay.upstream_attempt import Timeouts, UpstreamAttempt
-from penstock.gateway.routes import BY_NAME
 from penstock.wire.exchange import Exchange
 from support.ports import unused_port
 
@@ -44,17 +43,13 @@ class Server:
             writer.close()
 
 
-class Owner:
-    """A request without a caller."""
+class Receiver:
+    """Takes the bytes of a reply."""
 
-    dialect: Any = BY_NAME["responses"]
-    stream: Any = None
-    caller_gone = False
+    max_bytes = float("inf")
+    complete = False
 
-    def watch(self) -> None: ...
-
-    begin_stream: Any = None
-    block: Any = None
+    def feed(self, data: bytes) -> None: ...
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -83,7 +78,7 @@ class HostFixture:
 
     def make_attempt(self, connect_s: float | None = 0.4) -> UpstreamAttempt:
         target: Any = type("Target", (), {"host": self.host})()
-        return UpstreamAttempt(self.loop, Owner(), target, REQUEST, Timeouts(connect_s, None, None))
+        return UpstreamAttempt(self.loop, target, REQUEST, Timeouts(connect_s, None, None), lambda _: Receiver())
 
     async def send(self) -> Exchange:
         """Send a request without checking timeouts: it would wait for an unreachable address for ever."""

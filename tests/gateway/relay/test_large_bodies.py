@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import json
 import pickle
-import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -15,20 +13,20 @@ import pytest
 from aiohttp.http_exceptions import TransferEncodingError
 
 from penstock.gateway import body_process
+from penstock.gateway.ending import CallerGoneError
 from penstock.gateway.guardrails import DuplicateKeyError, Inspection, LocalPolicy, offload
 from penstock.gateway.json_edits import TooComplexError, count_values
+from penstock.gateway.memory import Holding, MemoryBudget
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay import body, large_bodies
 from penstock.gateway.relay.body import Request, check_complexity, edit_body, read_body
-from penstock.gateway.relay.body_reader import BodyReader, CallerGoneError
+from penstock.gateway.relay.body_reader import BodyReader
 from penstock.gateway.relay.large_bodies import (
     LARGE_BYTES,
     is_large,
-    is_large_reply,
     join,
     large_message,
     read_large_body,
-    read_large_reply,
 )
 from penstock.gateway.resources.config import GuardrailMode
 from penstock.gateway.routes import BY_NAME
@@ -221,11 +219,12 @@ def test_number_of_top_level_members_is_bounded(monkeypatch: pytest.MonkeyPatch)
 
 
 def read(length: int, *pieces: bytes, error: Exception | None = None) -> bytes:
-    context: Any = SimpleNamespace(body_bytes=0, max_body=1 << 26)
+    context: Any = SimpleNamespace(max_body=1 << 26)
 
     async def whole() -> bytes:
         headers = {"Content-Length": str(length)}
-        reader = BodyReader(context, caller_request(headers=headers, body=arriving_body(*pieces, error=error)))
+        request = caller_request(headers=headers, body=arriving_body(*pieces, error=error))
+        reader = BodyReader(context, request, Holding(MemoryBudget(1 << 30)))
         reader.check_length()
         return await reader.read()
 
@@ -245,19 +244,3 @@ def test_large_body_is_read_in_pieces() -> None:
 @pytest.mark.parametrize("size", [10, LARGE_BYTES])
 def test_pieces_are_joined(size: int) -> None:
     assert asyncio.run(join([b"a" * size, b"b"])) == b"a" * size + b"b"
-
-
-def reply_of(*pieces: bytes) -> Any:
-    return SimpleNamespace(pieces=list(pieces), bytes_received=sum(map(len, pieces)))
-
-
-def test_large_and_compressed_replies_are_read_in_a_thread() -> None:
-    threads: list[int] = []
-    dialect: Any = SimpleNamespace(read_reply=lambda _body: threads.append(threading.get_ident()))
-    compressed = {b"content-encoding": b"gzip"}
-    assert not is_large_reply(reply_of(b"{}"), {})
-    assert is_large_reply(reply_of(b"x" * LARGE_BYTES, b"y"), {})
-    reply = reply_of(gzip.compress(b"x" * LARGE_BYTES))
-    assert is_large_reply(reply, compressed)
-    assert asyncio.run(read_large_reply(reply, compressed, dialect)) == (b"x" * LARGE_BYTES, None)
-    assert threading.get_ident() not in threads

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.gateway.limits.limiter import Reservation
+from penstock.gateway.memory import MemoryBudget
 from penstock.gateway.outbound.response import CommonHeaders
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.body import read_body
@@ -39,12 +40,14 @@ async def refuse(_request: GatewayRequest) -> None:
 
 async def reply(request: GatewayRequest) -> None:
     exchange = Exchange(b"", lambda _: None)
-    exchange.status, exchange.pieces = 200, [b'{"usage":{"prompt_tokens":3}}']
-    target = SimpleNamespace(model=Model(id="a", name="a"), redact=str)
-    attempt: Any = SimpleNamespace(exchange=exchange, headers={}, target=target)
-    request._request = read_body(b'{"model":"a"}', DIALECT, 0)
+    exchange.status = 200
+    target: Any = SimpleNamespace(model=Model(id="a", name="a"), redact=str, secrets=[], key=None)
+    attempt: Any = SimpleNamespace(exchange=exchange, headers={}, target=target, elapsed_ms=0)
+    request._body = read_body(b'{"model":"a"}', DIALECT, 0)
     request._model = target.model
-    assert await request._finish_whole_reply(attempt) is None
+    delivery = request._make_delivery(target)
+    delivery.receive(attempt).feed(b'{"usage":{"prompt_tokens":3}}')
+    assert await delivery.conclude(attempt) is None
 
 
 async def end_stream(request: GatewayRequest) -> None:
@@ -57,7 +60,7 @@ def test_slot_is_free_when_the_reply_ends(serve: Any, monkeypatch: pytest.Monkey
     recorder = SimpleNamespace(record=lambda _: None)
     app: Any = SimpleNamespace(limiter=limiter, cooldowns=Cooldowns(), recorder=recorder, worker=0)
     app.common_headers = CommonHeaders()
-    app.body_bytes = 0
+    app.memory = MemoryBudget(1 << 30)
     is_free: list[bool] = []
     caller = RecordingConnection(lambda _: is_free.append(slot.settled))
     unused: Any = None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from penstock.gateway.limits.limiter import Reservation
+from penstock.gateway.memory import MemoryBudget
 from penstock.gateway.outbound.response import CommonHeaders
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.accounting import Accounting
@@ -17,8 +17,7 @@ from penstock.gateway.relay.body import read_body
 from penstock.gateway.relay.cooldowns import Cooldowns
 from penstock.gateway.relay.request import GatewayRequest
 from penstock.gateway.relay.routing import RoundRobin
-from penstock.gateway.relay.upstream import aborted
-from penstock.gateway.resources.snapshot import Cooldown, Model, ProviderKey, Routing
+from penstock.gateway.resources.snapshot import Model, ProviderKey, Routing
 from penstock.gateway.routes import BY_NAME
 from penstock.secrets import Secret
 from support.caller_requests import caller_request
@@ -54,13 +53,13 @@ def test_request_ended_while_waiting_for_target_limits_makes_no_attempt(first_is
         app.config = SimpleNamespace(upstream=SimpleNamespace(retries=0))
         app.worker = 0
         app.common_headers = CommonHeaders()
-        app.body_bytes = 0
+        app.memory = MemoryBudget(1 << 30)
         app.recorder = SimpleNamespace(record=lambda entry: None)
         dialect = BY_NAME["responses"]
         group = Model(id="g", name="g", routing=Routing(targets=("a", "b")))
         compiled: Any = SimpleNamespace()
         request = GatewayRequest(app, compiled, caller_request(), dialect, "id", "id")
-        request._model, request._request = group, read_body(b'{"model":"g"}', dialect, 0)
+        request._model, request._body = group, read_body(b'{"model":"g"}', dialect, 0)
         # The targets have no host, so an attempt would fail.
         key = ProviderKey(id="k", name="k", secret=Secret("s"))
         targets: Any = [SimpleNamespace(model=Model(id=name, name=name), key=key) for name in ("a", "b")]
@@ -77,24 +76,3 @@ def test_request_ended_while_waiting_for_target_limits_makes_no_attempt(first_is
     accounting, limiter = asyncio.run(run())
     assert [attempt.error for attempt in accounting.entry.attempts] == (["over_limit"] if first_is_full else [])
     assert limiter.settled == ([] if first_is_full else [0])
-
-
-@pytest.mark.parametrize("shutting_down", [False, True])
-def test_stream_that_the_gateway_cuts_is_no_failure_of_its_target(shutting_down: bool) -> None:
-    app: Any = SimpleNamespace(cooldowns=Cooldowns(), worker=0, limiter=None, common_headers=CommonHeaders())
-    dialect = BY_NAME["responses"]
-    key = ProviderKey(id="k", name="k", secret=Secret("s"))
-    models = [Model(id=name, name=name, cooldown=Cooldown(min_failures=1)) for name in ("a", "b")]
-    targets: Any = [SimpleNamespace(model=model, key=key) for model in models]
-    compiled: Any = SimpleNamespace(targets=lambda *_: targets)
-    request = GatewayRequest(app, compiled, caller_request(), dialect, "id", "id")
-    request._model = Model(id="g", name="g", routing=Routing(targets=("a", "b")))
-    request.accounting.begin_attempt(targets[0], "initial")
-    request._shutting_down = shutting_down
-    sent: list[bytes] = []
-    stream: Any = SimpleNamespace(send=sent.append)
-    request._response.stream = stream
-    attempt: Any = SimpleNamespace(target=targets[0], mid_event=False)
-    request._report_cut_stream(attempt, dialect.stream_reader(), aborted())
-    assert app.cooldowns.cooling(targets[0], perf_counter()) is not shutting_down
-    assert [b"shutting_down" in event for event in sent] == [shutting_down]

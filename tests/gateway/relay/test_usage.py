@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.gateway.dialects.base import Reply, StreamReader
-from penstock.gateway.relay.model_names import ModelNames, restore_model
+from penstock.gateway.outbound.model_names import ModelNames
 from penstock.gateway.routes import BY_NAME
-from penstock.gateway.sse_frames import Frames, joined
+from penstock.gateway.sse_frames import Frames, WholeReply, joined
 
 USAGE = {"input_tokens": 11, "output_tokens": 7, "output_tokens_details": {"reasoning_tokens": 2}}
 
@@ -145,7 +145,9 @@ MODELS = [
 
 @pytest.mark.parametrize(("body", "restored"), MODELS)
 def test_alias_is_restored_in_a_whole_reply(body: bytes, restored: bytes) -> None:
-    assert restore_model(body, bytes(read_reply(body).model), b'"alias"') == restored
+    reply = WholeReply(body)
+    ModelNames("alias").restore(reply)
+    assert reply.raw == restored
 
 
 @pytest.mark.parametrize("lead", [b"data: ", b"data:", b": ping\nid: 7\nevent: chunk\ndata: ", b"\xef\xbb\xbfdata: "])
@@ -173,4 +175,4 @@ def test_invalid_json_reply_raises_value_error(body: bytes) -> None:
 )
 def test_json_of_another_shape_has_no_usage(body: bytes) -> None:
     reply = read_reply(body)
-    assert (reply.reported, reply.name, reply.finish) == (None, None, None)
+    assert (reply.reported, reply.reply_id, reply.finish) == (None, None, None)

@@ -25,6 +25,7 @@ __all__ = [
     "RequestBody",
     "StreamReader",
     "Usage",
+    "WholeReplyReader",
     "positive",
     "short_text",
     "token_count",
@@ -68,7 +69,7 @@ class Reply(msgspec.Struct):
     model: msgspec.Raw = NO_RAW
 
     @property
-    def name(self) -> str | None:
+    def reply_id(self) -> str | None:
         """The provider's id of the reply."""
         return short_text(self.id)
 
@@ -125,6 +126,37 @@ class StreamReader:
         raise NotImplementedError
 
 
+class WholeReplyReader(StreamReader):
+    """Reads a whole reply, which is a stream of one frame. `read` raises ValueError if it is not JSON."""
+
+    __slots__ = ("_dialect", "_failed", "_tokens", "unfinished")
+
+    def __init__(self, dialect: Dialect) -> None:
+        super().__init__()
+        self._dialect = dialect
+        self._failed = False
+        self._tokens = 0
+        self.unfinished = False
+        """True if the provider goes on to generate after this reply."""
+
+    @property
+    def tokens(self) -> int:
+        return self._tokens
+
+    @property
+    def failed(self) -> bool:
+        return self._failed
+
+    def read(self, frame: Frame) -> bool:
+        reply = self._dialect.read_reply(frame.raw)
+        self.id, self.finish, self.usage = reply.reply_id, reply.finish, reply.reported
+        self._failed, self.unfinished = reply.failed, reply.unfinished
+        if self.usage is None and not self.unfinished:
+            self._tokens = self._dialect.output_tokens(frame.raw)
+        self.terminal = True
+        return False
+
+
 class Dialect:
     """One API route. An instance has no state."""
 
@@ -159,6 +191,8 @@ class Dialect:
     """The kind of the content parts with media, by their `type`."""
     restores_model = False
     """True if the `model` in replies is the requested alias."""
+    event_model_path: tuple[str, ...] = ("model",)
+    """Where the name of the model is in an event."""
     stores_replies = False
     """True if a later request can refer to a reply by its id."""
     reference_members: tuple[str, ...] = ()

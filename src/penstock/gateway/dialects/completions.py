@@ -28,6 +28,7 @@ _decode_prompts = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 class Completions(Dialect):
     name = "completions"
+    restores_model = True
     path = "/completions"
     body = CompletionsBody
     reply = OpenAIReply

@@ -13,6 +13,7 @@ __all__ = ["Embeddings"]
 
 class Embeddings(Dialect):
     name = "embeddings"
+    restores_model = True
     path = "/embeddings"
     reply = OpenAIReply
     request_fields = FieldMap(REQUEST, text="input")

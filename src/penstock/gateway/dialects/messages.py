@@ -200,6 +200,8 @@ class Messages(Dialect):
     provider = adapter = "anthropic"
     default_base = "https://api.anthropic.com/v1"
     api_name = "Messages API"
+    restores_model = True
+    event_model_path = ("message", "model")
     id_headers = (*Dialect.id_headers, "request-id")
     media_types: Mapping[str, MediaKind] = {"image": "images", "document": "files"}
     request_fields = FieldMap(

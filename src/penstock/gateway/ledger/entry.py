@@ -69,7 +69,7 @@ class Entry(msgspec.Struct, kw_only=True):
     output_tokens: int = 0
     reasoning_tokens: int = 0
     cached_tokens: int = 0
-    usage_source: Literal["upstream", "estimated", "none"] = "none"
+    usage_source: Literal["upstream", "estimated", "reserved", "none"] = "none"
     upstream_id: str | None = None
     """The id that the provider gave to the response."""
     finish: str | None = None

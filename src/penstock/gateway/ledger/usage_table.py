@@ -96,7 +96,9 @@ _SUMS = {
     "output_tokens": "output_tokens",
     "reasoning_tokens": "reasoning_tokens",
     "cached_tokens": "cached_tokens",
-    "estimated_tokens": "CASE WHEN usage_source = 'estimated' THEN 1.0 * input_tokens + output_tokens ELSE 0 END",
+    "estimated_tokens": (
+        "CASE WHEN usage_source IN ('estimated', 'reserved') THEN 1.0 * input_tokens + output_tokens ELSE 0 END"
+    ),
 }
 
 

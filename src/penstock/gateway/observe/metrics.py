@@ -159,7 +159,7 @@ class Metrics:
             series.output_tokens += entry.output_tokens
             series.reasoning_tokens += entry.reasoning_tokens
             series.cached_tokens += entry.cached_tokens
-            if entry.usage_source == "estimated":
+            if entry.usage_source in ("estimated", "reserved"):
                 series.estimated_tokens += entry.input_tokens + entry.output_tokens
         if entry.attempts and (first_byte := entry.attempts[-1].first_byte_ms) is not None:
             seconds = (first_byte - entry.attempts[-1].started_ms) * 0.001

@@ -41,15 +41,21 @@ class CommonHeaders:
 class ResponseStream:
     """A body that is sent in pieces. `CallerResponse` has written its head."""
 
-    __slots__ = ("_chunked", "_connection", "_ended", "closed", "sent")
+    __slots__ = ("_chunked", "_connection", "_ended", "_length", "closed", "sent")
 
-    def __init__(self, connection: CallerConnection, *, chunked: bool) -> None:
+    def __init__(self, connection: CallerConnection, length: int | None, *, chunked: bool) -> None:
         self._connection = connection
+        self._length = length
         self._chunked = chunked
         self._ended = False
         self.sent = 0
         self.closed = False
         """True if the caller has closed the connection."""
+
+    @property
+    def is_cut(self) -> bool:
+        """True if the caller has been sent less than was announced."""
+        return self._length is not None and self.sent < self._length
 
     @property
     def full(self) -> bool:
@@ -88,7 +94,7 @@ class CallerResponse:
         "_ids",
         "_is_head",
         "_is_http10",
-        "keeps_alive",
+        "_keeps_alive",
         "stream",
     )
 
@@ -103,11 +109,15 @@ class CallerResponse:
         if common.cross_origin:
             for name, value in common.cross_origin.headers(request.headers.get("origin")):
                 self._ids += f"{name}: {value}\r\n"
-        self.keeps_alive = request.keep_alive
-        """Whether the connection can carry another request after this one."""
+        self._keeps_alive = request.keep_alive
         self.stream: ResponseStream | None = None
         """None until the head of a stream has been sent."""
         self._extra_headers: tuple[Header, ...] = ()
+
+    @property
+    def keeps_alive(self) -> bool:
+        """Whether the connection can carry another request after this one."""
+        return self._keeps_alive and (self.stream is None or not self.stream.is_cut)
 
     def set_headers(self, headers: tuple[Header, ...]) -> None:
         """Set headers that are sent with any kind of reply."""
@@ -132,9 +142,9 @@ class CallerResponse:
         elif chunked:
             framing = (("transfer-encoding", "chunked"),)
         else:
-            self.keeps_alive = False
+            self._keeps_alive = False
             framing = ()
-        self.stream = ResponseStream(self._connection, chunked=chunked)
+        self.stream = ResponseStream(self._connection, length, chunked=chunked)
         if not self._connection.write(self._head(status, phases_ms, headers, *framing)):
             self.stream.closed = True
         return self.stream
@@ -150,8 +160,8 @@ class CallerResponse:
         lines += [f"{name}: {value}\r\n" for name, value in extra]
         lines += [f"{name}: {value}\r\n" for name, value in (*headers, *framing) if (name, value) not in extra]
         if self._common.draining:
-            self.keeps_alive = False
-        if not self.keeps_alive:
+            self._keeps_alive = False
+        if not self._keeps_alive:
             lines.append("connection: close\r\n")
         elif self._is_http10:
             lines.append("connection: keep-alive\r\n")

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from penstock.gateway.dialects.base import Dialect, StreamReader, Usage
+from penstock.gateway.dialects.base import Dialect, StreamReader, Usage, WholeReplyReader
 from penstock.gateway.guardrails import Inspection
 from penstock.gateway.ledger.entry import Attempt, Entry
 from penstock.gateway.relay.body import Request
@@ -23,7 +23,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class Accounting:
-    """Fills in the ledger entry of a request. Its phases add up to the total time: `enter` ends one and begins the next."""
+    """Fills in the ledger entry of a request. Its phases add up to the total time."""
 
     __slots__ = (
         "_attempt_running",
@@ -63,8 +63,8 @@ class Accounting:
     def elapsed_s(self) -> float:
         return perf_counter() - self._started_at
 
-    def enter(self, phase: str) -> None:
-        """Begin a phase."""
+    def begin_phase(self, phase: str) -> None:
+        """End the current phase, and begin another."""
         now = perf_counter()
         spent = (now - self._last_lap) * 1000
         self._last_lap = now
@@ -74,7 +74,7 @@ class Accounting:
 
     def phases_at_head(self) -> dict[str, float]:
         """Return all phases, for the head of a whole reply."""
-        self.enter("serialise")
+        self.begin_phase("serialise")
         phases = self.entry.phases_ms
         phases["total"] = (self._last_lap - self._started_at) * 1000
         return phases
@@ -89,7 +89,7 @@ class Accounting:
         """Add the time up to now to the phases. During an attempt, split it into connect, upstream and guardrail_out;
         `guard_s` is the time that inspecting the stream has taken so far."""
         if not self._attempt_running or not (exchange.connect_ns or guard_s):
-            self.enter(self._phase)
+            self.begin_phase(self._phase)
             return
         now = perf_counter()
         spent = (now - self._last_lap) * 1000
@@ -109,7 +109,7 @@ class Accounting:
         phases[phase] = phases[phase] + ms if phase in phases else ms
 
     def close(self) -> Entry:
-        self.enter(self._phase)
+        self.begin_phase(self._phase)
         self.entry.phases_ms["total"] = (self._last_lap - self._started_at) * 1000
         return self.entry
 
@@ -177,30 +177,53 @@ class Accounting:
         entry.reasoning_tokens += usage.reasoning
         entry.cached_tokens += usage.cached
 
-    def add_estimated_usage(self, request: Request, output: int) -> None:
-        entry, known = self.entry, request.input_tokens
-        entry.usage_source = "estimated"
-        entry.input_tokens += self._dialect.input_tokens(request.data) if known is None else known
-        entry.input_tokens += self.media_tokens
+    def add_estimated_usage(self, body: Request, output: int) -> None:
+        if self.entry.usage_source != "reserved":
+            self.entry.usage_source = "estimated"
+        self.entry.input_tokens += self._estimated_input(body)
+        self.entry.output_tokens += output
+
+    def add_reserved_usage(self, body: Request, reader: StreamReader | None) -> None:
+        """Charge a reply whose end is not known with the input and the longest reply, or with what was seen of it if that
+        is more. The entry is marked."""
+        entry, output = self.entry, body.output_limit
+        started = None if reader is None else reader.usage_at_start
+        if reader is not None:
+            output = max(output, reader.tokens, 0 if started is None else started.output)
+        entry.usage_source = "reserved"
+        entry.input_tokens += self._estimated_input(body) if started is None else started.input
+        entry.cached_tokens += 0 if started is None else started.cached
         entry.output_tokens += output
+
+    def _estimated_input(self, body: Request) -> int:
+        known = body.input_tokens
+        return self.media_tokens + (self._dialect.input_tokens(body.data) if known is None else known)
 
     def identify(self, target: Target, upstream_id: str | None, finish: str | None) -> None:
         """Record the id and the finish reason of the reply. An upstream may put a secret there, so redact them."""
         self.entry.upstream_id = upstream_id and target.redact(upstream_id)
         self.entry.finish = finish and target.redact(finish)
 
-    def record_stream(self, target: Target, reader: StreamReader, request: Request) -> None:
+    def record_reply(self, target: Target, reader: StreamReader, body: Request, *, cut: bool) -> None:
+        """Record what was read of a reply. `cut` says that its end is missing because the gateway or the caller ended it."""
         self.entry.events = reader.events
         self.identify(target, reader.id, reader.finish)
         started = reader.usage_at_start
         if reader.usage is not None:
             self.add_usage(reader.usage)
+        elif not reader.terminal and (cut or not reader.events):
+            self.add_reserved_usage(body, reader)
+        elif (
+            isinstance(reader, WholeReplyReader) and reader.unfinished
+        ):  # a background response: its usage will never be seen here
+            self.add_estimated_usage(body, body.output_limit)
         elif started is not None:  # only the output has to be estimated
             started.output = max(started.output, reader.tokens)
             self.add_usage(started)
-            self.entry.usage_source = "estimated"
+            if self.entry.usage_source != "reserved":
+                self.entry.usage_source = "estimated"
         else:
-            self.add_estimated_usage(request, reader.tokens)
+            self.add_estimated_usage(body, reader.tokens)
 
     @property
     def tokens(self) -> int:
@@ -208,9 +231,11 @@ class Accounting:
 
     # -- the end ----------------------------------------------------------------------------------------------------------
 
-    def record_failed_reply(self) -> None:
-        """Record a reply that was relayed with its status, but reports a failure in its body."""
-        self.entry.error = self.entry.attempts[-1].error = UPSTREAM_FAILED
+    def record_served(self, status: int, *, failed: bool) -> None:
+        """Record a reply that was relayed. One that `failed` reports a failure in its body, whatever its status."""
+        self.entry.status = status
+        if failed:
+            self.entry.error = self.entry.attempts[-1].error = UPSTREAM_FAILED
 
     def record_failure(self, status: int, error: str, finish: str | None = None) -> None:
         """Record an error. An upstream may send any text as its error type; anything but an identifier is replaced."""

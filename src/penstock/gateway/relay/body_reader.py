@@ -1,4 +1,4 @@
-"""Reads the body of a request. Large bodies count against the memory of the worker until the request ends."""
+"""Reads the body of a request. It counts against the memory of the worker until the request ends."""
 
 from __future__ import annotations
 
@@ -7,34 +7,28 @@ import asyncio
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from penstock.gateway.ending import CallerGoneError
 from penstock.gateway.inbound.connection import connection_of
+from penstock.gateway.memory import Holding
 from penstock.gateway.relay.context import WorkerContext
 from penstock.gateway.relay.large_bodies import join
-from penstock.gateway.relay.replies import invalid_body, too_busy, too_large
+from penstock.gateway.relay.replies import invalid_body, too_large
 
-__all__ = ["BodyReader", "CallerGoneError"]
-
-MAX_BODY_BYTES = 256 << 20
-"""Bytes of large bodies that a worker holds at a time, if none is larger."""
-
-
-class CallerGoneError(Exception):
-    """The caller closed its connection before it had the reply."""
+__all__ = ["BodyReader"]
 
 
 class BodyReader:
     """The body of one request."""
 
-    __slots__ = ("_context", "_held_bytes", "_length", "_request", "_task")
+    __slots__ = ("_context", "_holding", "_length", "_request", "_task")
 
-    def __init__(self, context: WorkerContext, request: web.BaseRequest) -> None:
+    def __init__(self, context: WorkerContext, request: web.BaseRequest, holding: Holding) -> None:
         self._context = context
+        self._holding = holding
         self._request = request
         self._length: int | None = None
         self._task: asyncio.Task[object] | None = None
         """The task of the request while it waits for the body."""
-        self._held_bytes = 0
-        """Bytes counted in `WorkerContext.body_bytes`."""
 
     def check_length(self) -> None:
         """Raise Refusal if the announced length exceeds the limit."""
@@ -49,7 +43,7 @@ class BodyReader:
         request = self._request
         payload = request.content
         if self._length is not None:
-            self.hold_bytes(self._length)
+            self._holding.take_body(self._length)
         if payload.is_eof() and payload.exception() is None:
             data = payload.read_nowait()
             if self._length is None:
@@ -85,19 +79,7 @@ class BodyReader:
         """Check the size so far of a body whose length was not announced, and hold `more` bytes."""
         if size > self._context.max_body:
             raise too_large(self._context.max_body)
-        self.hold_bytes(size if more is None else more)
-
-    def hold_bytes(self, size: int) -> None:
-        """Count bytes against the memory of the worker until `release`."""
-        context = self._context
-        if context.body_bytes + size > max(MAX_BODY_BYTES, context.max_body):
-            raise too_busy()
-        context.body_bytes += size
-        self._held_bytes += size
-
-    def release(self) -> None:
-        self._context.body_bytes -= self._held_bytes
-        self._held_bytes = 0
+        self._holding.take_body(size if more is None else more)
 
     @property
     def waiting(self) -> bool:

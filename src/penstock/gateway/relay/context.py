@@ -6,6 +6,7 @@ import asyncio
 from typing import Protocol
 
 from penstock.gateway.limits.limiter import Limiter
+from penstock.gateway.memory import MemoryBudget
 from penstock.gateway.observe.recorder import Recorder
 from penstock.gateway.outbound.response import CommonHeaders
 from penstock.gateway.relay.cooldowns import Cooldowns
@@ -22,8 +23,9 @@ class WorkerContext(Protocol):
     limiter: Limiter
     recorder: Recorder
     max_body: int
-    body_bytes: int
-    """Bytes of the large bodies that the requests of the worker hold."""
+    memory: MemoryBudget
+    abandoned_streams: int
+    """Streams that are read on although their callers have left."""
     trusted: tuple[str, ...]
     default_output: int
     common_headers: CommonHeaders

@@ -1,4 +1,4 @@
-"""The steps of a request that inspect bodies: input, whole replies, and error texts of an upstream."""
+"""The steps of a request that inspect bodies: input, and error texts of an upstream."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from penstock.gateway.relay.body import Request, check_complexity, read_body
 from penstock.gateway.relay.large_bodies import is_large, read_large_body
 from penstock.gateway.relay.replies import blocked
 
-__all__ = ["inspect_input", "inspect_output", "inspect_refusal"]
+__all__ = ["inspect_input", "inspect_refusal"]
 
 
 async def inspect_input(
     guards: ContentPolicy, request: Request, dialect: Dialect, default_output: int, accounting: Accounting
 ) -> Request:
     """Return the request with masks applied. Raise Refusal if it is blocked."""
-    accounting.enter("guardrail_in")
+    accounting.begin_phase("guardrail_in")
     check_complexity(request)
     try:
         inspection = await guards.request(dialect, request.data)
@@ -38,17 +38,9 @@ async def inspect_input(
     return read_body(masked, dialect, default_output)
 
 
-async def inspect_output(guards: ContentPolicy, dialect: Dialect, body: bytes, accounting: Accounting) -> bytes:
-    """Return a whole reply with masks applied. Raise Refusal if it is blocked, and ValueError if it is not JSON."""
-    accounting.enter("guardrail_out")
-    body = await _inspect_reply(guards, dialect, body, accounting)
-    accounting.enter("serialise")
-    return body
-
-
 async def inspect_refusal(guards: ContentPolicy, dialect: Dialect, refusal: Refusal, accounting: Accounting) -> None:
     """Inspect an error text of the upstream like a reply: it may quote the request or the model's output."""
-    accounting.enter("guardrail_out")
+    accounting.begin_phase("guardrail_out")
     error = orjson.loads(await _inspect_reply(guards, dialect, refusal.body(), accounting))["error"]
     refusal.message, refusal.type = error["message"], error["type"]
     refusal.code, refusal.param = error.get("code"), error.get("param")

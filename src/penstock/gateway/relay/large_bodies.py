@@ -1,29 +1,26 @@
 """Large bodies, without stopping the event loop: other processes read and edit those of requests (see `body_process`).
 
-Joining pieces of bytes and decompressing them release the interpreter, so a thread does that.
+Joining pieces of bytes releases the interpreter, so a thread does that.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from penstock.gateway.dialects.base import Dialect, Reply
+from penstock.gateway.dialects.base import Dialect
 from penstock.gateway.guardrails.offload import INLINE_BYTES, has_many_values, run_in_process, run_in_thread
 from penstock.gateway.json_edits import count_values
 from penstock.gateway.relay.body import MAX_VALUES, Request, edit_body, read_body
-from penstock.gateway.relay.upstream import Target, plain_body
+from penstock.gateway.relay.upstream import Target
 from penstock.gateway.routes import BY_NAME
 from penstock.gateway.token_estimate import estimate_tokens
-from penstock.wire.exchange import Exchange
 
 __all__ = [
     "LARGE_BYTES",
     "is_large",
-    "is_large_reply",
     "join",
     "large_message",
     "read_large_body",
-    "read_large_reply",
 ]
 
 LARGE_BYTES = 1 << 20
@@ -64,21 +61,6 @@ async def large_message(
         edits = (bare, target.upstream_json, usage_options, target.renames, target.defaults)
         pieces = [(await run_in_process(_edit, edits, request.data))[1]]
     return await join([target.head(sum(map(len, pieces)), request_id, forwarded), *pieces])
-
-
-def is_large_reply(exchange: Exchange, headers: dict[bytes, bytes]) -> bool:
-    """Return True if `read_large_reply` has to be used. A compressed megabyte can expand to 256, which takes a second."""
-    return exchange.bytes_received > LARGE_BYTES or b"content-encoding" in headers
-
-
-async def read_large_reply(exchange: Exchange, headers: dict[bytes, bytes], dialect: Dialect) -> tuple[bytes, Reply]:
-    """Return the decoded body of a reply, and what the gateway reads from it. Raise ValueError."""
-
-    def read() -> tuple[bytes, Reply]:
-        body = plain_body(exchange, headers)
-        return body, dialect.read_reply(body)
-
-    return await run_in_thread(read)
 
 
 def _replace_model(request: Request, model: bytes) -> list[bytes]:

@@ -47,7 +47,7 @@ class Quota:
         """False if there is nothing to settle."""
         return self._slot is not None or self._reservation is not None or self._target is not None
 
-    async def enter(self, key: CallerKey, snapshot: Snapshot) -> None:
+    async def take_slot(self, key: CallerKey, snapshot: Snapshot) -> None:
         """Check the limits of the key and take its slot. Charges nothing; raises Refusal 429."""
         slot = self._slot = await self._limiter.enter(key, snapshot.policies, time())
         if slot.slots:

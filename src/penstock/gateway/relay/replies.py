@@ -13,8 +13,6 @@ __all__ = [
     "content_type",
     "invalid_body",
     "never_fits",
-    "shutting_down",
-    "too_busy",
     "too_large",
     "unknown_reference",
     "upstream_request_id",
@@ -28,11 +26,6 @@ def too_large(limit: int) -> Refusal:
     return Refusal(413, "invalid_request_error", f"The request body is larger than the limit of {limit} bytes.")
 
 
-def too_busy() -> Refusal:
-    message = "The gateway holds too many large request bodies; try again later."
-    return Refusal(429, "rate_limit_exceeded", message, retry_after=1)
-
-
 def never_fits(needed: int, limit: int) -> Refusal:
     message = f"The request needs up to {needed} tokens, but this API key is limited to {limit} per minute."
     return Refusal(400, "invalid_request_error", message, code="token_limit_exceeded")
@@ -44,10 +37,6 @@ def body_timeout() -> Refusal:
 
 def invalid_body() -> Refusal:
     return Refusal(400, "invalid_request_error", "The chunks of the request body are not valid.")
-
-
-def shutting_down() -> Refusal:
-    return Refusal(503, "shutting_down", "The gateway is shutting down.")
 
 
 def unknown_reference(param: str) -> Refusal:

@@ -68,6 +68,8 @@ _MAX_ERROR_BYTES = 1 << 20
 _SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 _DATE = re.compile(r"[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9]{2}:[0-9]{2}:[0-9]{2} GMT")
 """The only form of a date that a sender may generate in HTTP."""
+MAX_RETRY_AFTER_S = 86_400
+"""The longest Retry-After that is passed on: clients that obey a longer one would seem to hang."""
 _MIN_SECRET_CHARS = 6
 _MASKED = re.compile(r"([A-Za-z0-9_-]{0,64})(?:\*{2,}|\.{3,}|•{2,}|…)([A-Za-z0-9_-]{0,64})")
 """A text whose middle is masked, as providers quote a wrong key."""
@@ -156,6 +158,11 @@ class Target:
         self.renames = {old.encode(): new.encode() for old, new in key.param_renames.items()}
         self.defaults = {name.encode(): orjson.dumps(value) for name, value in key.default_body_fields.items()}
         """Changes of the members of a body: new names by old ones, and values of missing ones."""
+
+    @property
+    def secrets(self) -> list[bytes]:
+        """The credentials that the upstream was sent."""
+        return [secret.encode() for secret in self._secrets]
 
     def sets(self, member: str) -> bool:
         """Return whether the provider key sets a member of the body by default."""
@@ -341,10 +348,12 @@ def _redacted(value: object, target: Target) -> str | float | None:
 
 
 def _retry_after(headers: dict[bytes, bytes], target: Target) -> str | None:
-    """Return Retry-After if it is in seconds or a date, and may be passed on."""
+    """Return Retry-After if it is in seconds or a date, and may be passed on; at most a day."""
     text = headers.get(b"retry-after", b"").decode("latin-1").strip()
     if not _SECONDS.fullmatch(text) and not _DATE.fullmatch(text):
         return None
+    if (_seconds(text) or 0) > MAX_RETRY_AFTER_S:
+        return str(MAX_RETRY_AFTER_S)
     return text if target.redact(text) == text else None
 
 

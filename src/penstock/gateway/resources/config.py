@@ -37,6 +37,8 @@ class ListenConfig(Section, frozen=True, kw_only=True):
     tls_key: str | None = None
     workers: Positive = 1
     max_body_bytes: Positive = 64 << 20
+    max_held_bytes: Positive = 256 << 20
+    """Bytes of bodies and replies that a worker holds at a time. A single one may be larger."""
     drain_s: Duration = 30.0
     """How long requests in progress may continue after SIGTERM."""
     drain_notice_s: Duration = 5.0
@@ -59,6 +61,8 @@ class UpstreamConfig(Section, frozen=True, kw_only=True):
     max_stream_s: Duration = 3600.0
     """The longest duration of a stream."""
     connect_timeout_s: Duration = 5.0
+    max_abandoned_streams: Count = 64
+    """Streams of a worker that are read to their end at a time although their callers have left."""
     retries: Count = 2
 
 

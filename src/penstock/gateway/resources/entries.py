@@ -135,7 +135,16 @@ def model(fields: Fields, id_: str, name: str, key_ids: Mapping[str, str]) -> Mo
         "allowed_cidrs": _cidrs(fields),
     }
     if fields.has("routing"):
-        for field in ("provider", "model_name", "provider_key", "provider_key_id", "cooldown", "retries", "embedding"):
+        for field in (
+            "provider",
+            "model_name",
+            "provider_key",
+            "provider_key_id",
+            "cooldown",
+            "retries",
+            "on_disconnect",
+            "embedding",
+        ):
             if fields.raw(field) is not None:
                 fields.error(field, "cannot be combined with routing")
         return Model(routing=_routing(fields), **common)
@@ -148,6 +157,7 @@ def model(fields: Fields, id_: str, name: str, key_ids: Mapping[str, str]) -> Mo
         upstream=fields.string("model_name", required=direct) or "",
         provider_key=_provider_key_name(fields, key_ids, required=direct),
         retries=fields.integer("retries"),
+        on_disconnect=fields.choice("on_disconnect", ("read", "cancel")),
         cooldown=_cooldown(fields),
         **common,
     )

@@ -121,10 +121,19 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     stream_timeout_s: float | None = None
     """The longest pause within a stream. None means the routing model's, then `timeout_s`, then the default."""
     retries: int | None = None
+    on_disconnect: Literal["read", "cancel"] | None = None
+    """What happens to a stream that its caller leaves. None means `read` for the providers that bill it anyway."""
     rate_limit: RateLimit = RateLimit()
     allowed_cidrs: tuple[str, ...] = ()
     cooldown: Cooldown = Cooldown()
     routing: Routing | None = None
+
+    @property
+    def reads_on(self) -> bool:
+        """True if a stream that its caller leaves is read to its end."""
+        if self.on_disconnect is not None:
+            return self.on_disconnect == "read"
+        return self.provider in ("openai", "anthropic")
 
 
 class CallerKey(msgspec.Struct, frozen=True, kw_only=True):

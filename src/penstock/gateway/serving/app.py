@@ -11,10 +11,12 @@ from aiohttp import web
 
 from penstock.gateway.auth import allows, authenticate, contains_api_key
 from penstock.gateway.dialects.base import Dialect
+from penstock.gateway.ending import shutting_down
 from penstock.gateway.guardrails.offload import pending_inspections
 from penstock.gateway.inbound.connection import connection_of, head_error, sent
 from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.limits.limiter import Limiter
+from penstock.gateway.memory import MemoryBudget
 from penstock.gateway.observe.recorder import Recorder
 from penstock.gateway.operator_log import log_operator_message
 from penstock.gateway.outbound.response import CallerResponse, CommonHeaders
@@ -22,7 +24,7 @@ from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.compiled_snapshot import CompiledSnapshot
 from penstock.gateway.relay.cooldowns import Cooldowns, shared_words
 from penstock.gateway.relay.hosts import Hosts
-from penstock.gateway.relay.replies import JSON, shutting_down
+from penstock.gateway.relay.replies import JSON
 from penstock.gateway.relay.request import GatewayRequest
 from penstock.gateway.relay.response_ids import ResponseIds
 from penstock.gateway.relay.routing import RoundRobin
@@ -53,7 +55,8 @@ class App:
         self.limiter = limiter
         self.recorder = recorder
         self.max_body = config.listen.max_body_bytes
-        self.body_bytes = 0
+        self.memory = MemoryBudget(config.listen.max_held_bytes)
+        self.abandoned_streams = 0
         self.trusted = config.listen.trusted_proxies
         self.default_output = config.limits.default_output_tokens
         self.common_headers = CommonHeaders(config.listen.cors_origins)

@@ -1,7 +1,7 @@
-"""Replace the upstream's model name by the alias in replies of the chat route.
+"""Replace the upstream's model name by the alias in replies.
 
-The name is the top-level member `model`, in whole replies and in every event of a stream. All other bytes, including
-any nested `model`, stay as they are.
+The name is the top-level member `model` of a whole reply, and a member of the events of a stream that the dialect names.
+All other bytes, including any other `model`, stay as they are.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import msgspec
 import orjson
 
 from penstock.gateway.json_edits import top_level_spans
-from penstock.gateway.sse_frames import Frame, Part
+from penstock.gateway.sse_frames import Frame, Part, WholeReply
 
-__all__ = ["ModelNames", "restore_model"]
+__all__ = ["ModelNames"]
 
 _KEY = b'"model"'
 _ESCAPED = b"\\u006"
@@ -28,9 +28,22 @@ class _Reply(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Reply).decode
 
 
-def restore_model(body: bytes, raw: bytes, alias: bytes) -> bytes:
-    """Return the body with the alias. `raw` is the model's value as written in the body, `alias` a JSON string."""
-    return _replaced(body, _spans(body, raw), alias)
+def _top_level_spans(data: bytes) -> list[tuple[int, int]]:
+    try:
+        return _spans(data, bytes(_decode(data).model))
+    except (msgspec.MsgspecError, RecursionError):  # half of a surrogate pair, split between two events
+        return top_level_spans(data, "model")
+
+
+def _nested_spans(data: bytes, path: tuple[str, ...]) -> list[tuple[int, int]]:
+    spans = [(0, len(data))]
+    for name in path:
+        spans = [
+            (begin + start, begin + end)
+            for begin, stop in spans
+            for start, end in top_level_spans(data[begin:stop], name)
+        ]
+    return spans
 
 
 def _spans(data: bytes, raw: bytes) -> list[tuple[int, int]]:
@@ -38,7 +51,7 @@ def _spans(data: bytes, raw: bytes) -> list[tuple[int, int]]:
         return []
     if data.count(_KEY) == 1 and _ESCAPED not in data:  # the only occurrence is the key
         start = data.find(raw, data.index(_KEY) + len(_KEY))
-        if start >= 0:  # a guardrail may have serialised the reply again
+        if start >= 0:
             return [(start, start + len(raw))]
     return top_level_spans(data, "model")
 
@@ -47,10 +60,12 @@ class ModelNames:
     """Replaces the name in a stream, event by event. Most events share their beginning up to the name, which saves
     parsing them."""
 
-    __slots__ = ("_alias", "_head", "_restored_head")
+    __slots__ = ("_alias", "_head", "_path", "_restored_head")
 
-    def __init__(self, alias: str) -> None:
+    def __init__(self, alias: str, path: tuple[str, ...] = ("model",)) -> None:
+        """`path` leads to the name in an event."""
         self._alias = orjson.dumps(alias)
+        self._path = path
         self._head = b"\0"
         """The beginning of the last event up to the name; `_restored_head` is its replacement."""
         self._restored_head = b""
@@ -60,6 +75,8 @@ class ModelNames:
         if data is None:
             if isinstance(frame, Part) and frame.begins:
                 self._restore_beginning(frame)
+        elif isinstance(frame, WholeReply):
+            frame.raw = frame.data = _replaced(data, _top_level_spans(data), self._alias)
         elif _KEY in data or _ESCAPED in data:
             frame.data = restored = self._restored(data)
             frame.raw = _with_data(frame.raw, data, restored)
@@ -68,10 +85,7 @@ class ModelNames:
         head = self._head
         if data.startswith(head) and data.find(_KEY, len(head)) < 0 and _ESCAPED not in data:
             return self._restored_head + data[len(head) :]
-        try:
-            spans = _spans(data, bytes(_decode(data).model))
-        except (msgspec.MsgspecError, RecursionError):  # half of a surrogate pair, split between two events
-            spans = top_level_spans(data, "model")
+        spans = _top_level_spans(data) if len(self._path) == 1 else _nested_spans(data, self._path)
         if spans:
             start, end = spans[0]
             self._head, self._restored_head = data[:end], data[:start] + self._alias
@@ -81,7 +95,7 @@ class ModelNames:
         lead = part.raw.find(b"data:", 0, _HEAD_BYTES) + len(b"data:")
         end = lead + _HEAD_BYTES
         head = part.raw[lead:end]
-        part.raw = part.raw[:lead] + _replaced(head, top_level_spans(head, "model"), self._alias) + part.raw[end:]
+        part.raw = part.raw[:lead] + _replaced(head, _nested_spans(head, self._path), self._alias) + part.raw[end:]
 
 
 def _replaced(data: bytes, spans: list[tuple[int, int]], alias: bytes) -> bytes:

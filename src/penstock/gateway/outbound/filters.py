@@ -1,0 +1,268 @@
+"""The filters of a reply, in the order of the chain: read usage, bind id, restore model, redact, inspect, send."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from time import monotonic, perf_counter
+
+from penstock.gateway.dialects.base import Dialect, StreamReader
+from penstock.gateway.guardrails import KEEP_ALIVE, ContentPolicy, Inspection, StreamBlocked, StreamGuard
+from penstock.gateway.guardrails.offload import run_in_thread
+from penstock.gateway.outbound.chain import Released
+from penstock.gateway.outbound.model_names import ModelNames
+from penstock.gateway.outbound.response import ResponseStream
+from penstock.gateway.sse_frames import Frame, Frames, RawBytes, WholeReply, joined
+from penstock.secrets import REDACTED
+
+__all__ = ["BindId", "Inspect", "ReadUsage", "Redact", "RestoreModel", "Send"]
+
+PIECE_BYTES = 1 << 16
+LARGE_BYTES = 1 << 20
+"""A larger whole reply is read and edited in a thread."""
+_REDACTED = REDACTED.encode()
+
+
+class _Filter:
+    """A filter that holds nothing back."""
+
+    reads_only = False
+    held_bytes = 0
+
+    def finish(self) -> Released:
+        return []
+
+
+class ReadUsage(_Filter):
+    """Reads the id, the usage and the end of the reply. With `strips_usage`, drops the event that has only usage, which the
+    caller did not ask for."""
+
+    reads_only = True
+
+    def __init__(self, reader: StreamReader, *, strips_usage: bool) -> None:
+        self._reader = reader
+        self._strips_usage = strips_usage
+
+    def feed(self, frames: list[Frame]) -> Released:
+        if _is_large(frames):
+            return run_in_thread(lambda: self._read(frames))
+        return self._read(frames)
+
+    def _read(self, frames: list[Frame]) -> list[Frame]:
+        read = self._reader.read
+        if self._strips_usage:
+            return [frame for frame in frames if not read(frame)]
+        for frame in frames:
+            read(frame)
+        return frames
+
+
+class BindId(_Filter):
+    """Records who made a reply, before its first bytes are sent. Events before the one with the id wait for it."""
+
+    reads_only = True
+
+    def __init__(self, reader: StreamReader, bind: Callable[[str], None]) -> None:
+        self._reader = reader
+        self._bind: Callable[[str], None] | None = bind
+
+    def feed(self, frames: list[Frame]) -> Released:
+        if self._bind is not None and self._reader.id is not None:
+            self._bind(self._reader.id)
+            self._bind = None
+        return frames
+
+
+class RestoreModel(_Filter):
+    """Replaces the upstream's model name by the alias."""
+
+    def __init__(self, dialect: Dialect, alias: str) -> None:
+        self._names = ModelNames(alias, dialect.event_model_path)
+
+    def feed(self, frames: list[Frame]) -> Released:
+        if _is_large(frames):
+            return run_in_thread(lambda: self._restore(frames))
+        return self._restore(frames)
+
+    def _restore(self, frames: list[Frame]) -> list[Frame]:
+        for frame in frames:
+            self._names.restore(frame)
+        return frames
+
+
+class Redact(_Filter):
+    """Removes the credentials of the provider key from a reply that repeats them within one event."""
+
+    def __init__(self, secrets: list[bytes]) -> None:
+        self._secrets = secrets
+
+    def feed(self, frames: list[Frame]) -> Released:
+        for secret in self._secrets:
+            for frame in frames:
+                if secret in frame.raw:
+                    frame.raw = frame.raw.replace(secret, _REDACTED)
+                    if frame.data is not None:
+                        frame.data = frame.data.replace(secret, _REDACTED)
+        return frames
+
+
+class Inspect(_Filter):
+    """Inspects the reply with the output guardrails. Raises `StreamBlocked`."""
+
+    def __init__(
+        self,
+        policy: ContentPolicy,
+        dialect: Dialect,
+        splitter: Frames | None,
+        begin_phase: Callable[[str], None],
+        record: Callable[[Inspection], None],
+    ) -> None:
+        """`splitter` is None for a whole reply. `record` gets the result for a whole reply."""
+        self._policy = policy
+        self._dialect = dialect
+        self._splitter = splitter
+        self._begin_phase = begin_phase
+        self._record = record
+        self.guard: StreamGuard | None = None
+        if splitter is not None:
+            self.guard = policy.stream(dialect.name)
+            assert self.guard is not None
+            splitter.limit = self.guard.max_event_bytes
+        self._last: Frame | None = None
+        self.seconds = 0.0
+        """Time spent here while the stream arrived."""
+
+    @property
+    def held_bytes(self) -> int:  # type: ignore[override]
+        return 0 if self.guard is None else self.guard.held_bytes
+
+    @property
+    def holds(self) -> bool:
+        """True if part of the stream is held."""
+        return self.guard is not None and self.guard.waiting
+
+    def feed(self, frames: list[Frame]) -> Released:
+        guard = self.guard
+        if guard is None:
+            return self._inspect_whole(frames[0])
+        assert self._splitter is not None
+        if self._splitter.ended:
+            self._last = frames[-1]
+            return [] if guard.holds else frames
+        began = perf_counter()
+        try:
+            verdict = guard.feed(frames, len(self._splitter))
+        finally:
+            self.seconds += perf_counter() - began
+        if not guard.holds:
+            return frames
+        if isinstance(verdict, bytes):
+            return _released(verdict)
+        return self._await_verdict(verdict, began)
+
+    async def _await_verdict(self, verdict: Awaitable[bytes], began: float) -> list[Frame]:
+        try:
+            return _released(await verdict)
+        finally:
+            self.seconds += perf_counter() - began
+
+    async def _inspect_whole(self, frame: Frame) -> list[Frame]:
+        self._begin_phase("guardrail_out")
+        inspection = await self._policy.reply(self._dialect, frame.raw)
+        self._record(inspection)
+        if inspection.blocked_by is not None:
+            raise StreamBlocked(inspection.blocked_by, timed_out=inspection.timed_out)
+        self._begin_phase("serialise")
+        return [WholeReply(inspection.body)]
+
+    def finish(self) -> Released:
+        return [] if self.guard is None else self._finish(self.guard)
+
+    async def _finish(self, guard: StreamGuard) -> list[Frame]:
+        self._begin_phase("guardrail_out")
+        rest = await guard.finish(self._last)
+        self._begin_phase("serialise")
+        return _released(rest)
+
+    def heartbeat(self, *, is_waiting: bool) -> bytes:
+        """Return a comment that keeps a quiet connection alive."""
+        return KEEP_ALIVE if is_waiting or self.guard is None else self.guard.heartbeat()
+
+
+class Send(_Filter):
+    """Sends the reply to the caller: all frames of one read of the upstream at once."""
+
+    def __init__(
+        self,
+        begin: Callable[[], ResponseStream],
+        send_whole: Callable[[bytes], Awaitable[ResponseStream | None]],
+        on_closed: Callable[[], None],
+    ) -> None:
+        """`begin` sends the head of a stream, `send_whole` a whole reply, or only its head. `on_closed` is called if
+        the caller has left."""
+        self._begin = begin
+        self._send_whole = send_whole
+        self._on_closed = on_closed
+        self._stream: ResponseStream | None = None
+        self._writable: asyncio.Future[list[Frame]] | None = None
+        self._stopped = False
+        self.last_sent_at = monotonic()
+        self.full_since: float | None = None
+        """Since when the caller has not read; None if it reads."""
+
+    def feed(self, frames: list[Frame]) -> Released:
+        if isinstance(frames[0], WholeReply):
+            return self._whole(frames[0].raw)
+        return self.send(joined(frames))
+
+    def send(self, data: bytes) -> Released:
+        """Send bytes of a stream."""
+        if not data:
+            return []
+        stream = self._stream
+        if stream is None:
+            stream = self._stream = self._begin()
+        self.last_sent_at = monotonic()
+        stream.send(data)
+        if stream.closed:
+            self._on_closed()
+        elif stream.full:
+            return self._wait(stream)
+        return []
+
+    async def _whole(self, body: bytes) -> list[Frame]:
+        stream = await self._send_whole(body)
+        if stream is not None:
+            for start in range(0, len(body), PIECE_BYTES):
+                stream.send(body[start : start + PIECE_BYTES])
+                if stream.full:
+                    await self._wait(stream)
+                if stream.closed or self._stopped:
+                    break
+        return []
+
+    def _wait(self, stream: ResponseStream) -> Awaitable[list[Frame]]:
+        if self._writable is None:
+            self._writable = asyncio.get_running_loop().create_future()
+            self.full_since = monotonic()
+            stream.wait_until_writable(self._on_writable)
+        return self._writable
+
+    def wake(self) -> None:
+        """Do not wait for the caller any more, and send no more pieces of a whole reply."""
+        self._stopped = True
+        self._on_writable()
+
+    def _on_writable(self) -> None:
+        writable, self._writable = self._writable, None
+        self.full_since = None
+        if writable is not None and not writable.done():
+            writable.set_result([])
+
+
+def _is_large(frames: list[Frame]) -> bool:
+    return isinstance(frames[0], WholeReply) and len(frames[0].raw) > LARGE_BYTES
+
+
+def _released(data: bytes) -> list[Frame]:
+    return [RawBytes(data)] if data else []
