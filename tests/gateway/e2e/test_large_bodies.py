@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import socket
 import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,3 +115,49 @@ def test_large_reply_is_sent_whole_and_a_caller_that_does_not_read_it_is_499(
     assert (entry["status"], entry["error"]) == (499, "client_disconnected")
     assert (entry["usage_source"], entry["output_tokens"]) == ("upstream", 23)
     assert entry["bytes_out"] < 30_000_000
+
+
+def resident_bytes(gateway: GatewayProcess) -> int:
+    """Return the memory of all processes of the gateway."""
+    processes = {int(name): Path(f"/proc/{name}/stat") for name in os.listdir("/proc") if name.isdigit()}
+    parents: dict[int, int] = {}
+    for pid, path in processes.items():
+        with contextlib.suppress(OSError):
+            parents[pid] = int(path.read_text().rpartition(")")[2].split()[1])
+    family = {gateway.process.pid}
+    while more := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= more
+    total = 0
+    for pid in family:
+        with contextlib.suppress(OSError):
+            total += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return total
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("side", ["request", "reply"])
+def test_six_bodies_of_40_mb_stay_below_a_gigabyte(start: Any, upstream: Upstream, side: str) -> None:
+    """Bodies beyond the budget are refused with 503; replies wait for each other, and all arrive."""
+    gateway: GatewayProcess = start(resources(upstream.url, guardrails=[keyword("words", "nothing-of-this")]))
+    text = "harmless words " * (40_000_000 // 15)
+    if side == "reply":
+        upstream.reply_with(response_body(text))
+    replies: list[Any] = []
+
+    def ask() -> None:
+        replies.append(gateway.respond(text if side == "request" else "Hi."))
+
+    threads = [threading.Thread(target=ask) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    peak = 0
+    while any(thread.is_alive() for thread in threads):
+        peak = max(peak, resident_bytes(gateway))
+        time.sleep(0.02)
+    assert peak < 1_000_000_000
+    statuses = sorted(reply.status for reply in replies)
+    assert set(statuses) <= {200, 503}
+    assert 200 in statuses
+    if side == "reply":
+        assert statuses == [200] * 6
+    assert all(reply.headers["retry-after"] == "1" for reply in replies if reply.status == 503)
