@@ -186,7 +186,7 @@ def test_requests_left_after_the_drain_time_are_ended_and_recorded(start: Any, u
     assert b'"shutting_down"' in stream.read_rest()
     assert gateway.process.wait(60) == 0
     [row] = gateway.ledger_rows()
-    assert (row["error"], row["finish"], row["usage_source"]) == ("shutting_down", "cut", "estimated")
+    assert (row["error"], row["finish"], row["usage_source"]) == ("shutting_down", "cut", "reserved")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -201,7 +201,7 @@ def test_second_signal_ends_requests_and_records_them(start: Any, upstream: Upst
     assert b'"shutting_down"' in stream.read_rest()
     assert gateway.process.wait(60) == 0
     [row] = gateway.ledger_rows()
-    assert (row["error"], row["finish"], row["usage_source"]) == ("shutting_down", "cut", "estimated")
+    assert (row["error"], row["finish"], row["usage_source"]) == ("shutting_down", "cut", "reserved")
     assert "killed" not in gateway.log_text()
 
 
