@@ -15,13 +15,13 @@ from collections.abc import Callable
 from time import process_time
 
 from benchmarks.far_end import line
+from penstock.gateway.dialects.sse_frames import Frame
 from penstock.gateway.guardrails import LocalPolicy, SearchBudgets
 from penstock.gateway.guardrails.detectors import DETECTORS
 from penstock.gateway.guardrails.window import WindowGuard
 from penstock.gateway.resources.config import GuardrailMode
 from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
 from penstock.gateway.routes import BY_NAME
-from penstock.gateway.sse_frames import Frame
 
 _GROWTH = 8
 _MAX_GROWTH = 20.0

@@ -8,12 +8,12 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Literal
 
 from penstock.gateway.dialects.base import Dialect
+from penstock.gateway.dialects.sse_frames import Frames
 from penstock.gateway.guardrails import Inspection, LocalPolicy, SearchBudgets, StreamBlocked, StreamGuard
 from penstock.gateway.guardrails.window import WindowGuard
 from penstock.gateway.resources.config import GuardrailMode
 from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
 from penstock.gateway.routes import BY_NAME, Route
-from penstock.gateway.sse_frames import Frames
 from penstock.wire.sse import split
 
 Action = Literal["mask", "block"]

@@ -31,11 +31,11 @@ COMMAND_LINE = CommandLine(
 def run(parsed: ParsedArguments) -> int:
     require_gateway_packages()
     from penstock.gateway.ledger.ledger import check_url
-    from penstock.gateway.relay.id_databases import check_id_url
     from penstock.gateway.resources.config_file import load_config
     from penstock.gateway.resources.file import load_resources
     from penstock.gateway.serving.reload import check_guardrails, counts_text, unknown_guardrails
     from penstock.gateway.serving.tls import check_tls
+    from penstock.gateway.storage.id_databases import check_id_url
 
     path = parsed.values["file"]
     config = load_config(parsed.values.get("config"))

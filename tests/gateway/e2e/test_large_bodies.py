@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from penstock.gateway.inbound import body
+from penstock.gateway.inbound.body import read_body
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.relay import body
-from penstock.gateway.relay.body import read_body
 from penstock.gateway.routes import BY_NAME
 from support.gateway_process import ALIAS, CALLER, GatewayProcess, keyword, resources
 from support.programs import wait_for

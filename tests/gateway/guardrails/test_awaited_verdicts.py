@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from penstock.gateway.dialects.sse_frames import Frame, Frames, joined
 from penstock.gateway.guardrails import StreamBlocked
 from penstock.gateway.memory import Holding, MemoryBudget
 from penstock.gateway.outbound.chain import ReplyChain
 from penstock.gateway.outbound.filters import Inspect
-from penstock.gateway.relay.upstream_attempt import Timeouts, UpstreamAttempt
 from penstock.gateway.routes import BY_NAME
-from penstock.gateway.sse_frames import Frame, Frames, joined
+from penstock.gateway.upstream.attempt import Timeouts, UpstreamAttempt
 from penstock.wire.exchange import Exchange
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from penstock.gateway.dialects.base import WholeReplyReader
+from penstock.gateway.dialects.sse_frames import Frame, Frames, WholeReply, joined
 from penstock.gateway.guardrails import LocalPolicy, StreamBlocked
 from penstock.gateway.memory import Holding, MemoryBudget
 from penstock.gateway.outbound.chain import Filter, ReplyChain, WholeBody
 from penstock.gateway.outbound.filters import BindId, Inspect, ReadUsage, Redact, RestoreModel, Send
 from penstock.gateway.resources.config import GuardrailMode
 from penstock.gateway.routes import BY_NAME
-from penstock.gateway.sse_frames import Frame, Frames, WholeReply, joined
 from support.guardrail_streams import keyword
 
 USAGE = {"prompt_tokens": 11, "completion_tokens": 7}

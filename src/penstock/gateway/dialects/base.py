@@ -12,17 +12,17 @@ import orjson
 from penstock.gateway.dialects.event_texts import EventTexts
 from penstock.gateway.dialects.field_map import FREE, LABEL, TEXT, UNKNOWN, FieldMap
 from penstock.gateway.dialects.media_parts import ENCODED, MediaKind, MediaParts, find_media, part_pattern
+from penstock.gateway.dialects.sse_frames import Frame
 from penstock.gateway.dialects.texts import JoinedText, TextRef, Texts, walk
+from penstock.gateway.dialects.token_estimate import TextEstimate, estimate_tokens
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.sse_frames import Frame
-from penstock.gateway.token_estimate import TextEstimate, estimate_tokens
 
 __all__ = [
     "MAX_OUTPUT_TOKENS",
     "NO_RAW",
     "Dialect",
     "Reply",
-    "RequestBody",
+    "RequestMembers",
     "StreamReader",
     "Usage",
     "WholeReplyReader",
@@ -41,7 +41,7 @@ _MAX_WALKED_BYTES = 1 << 17
 """A larger body is estimated by its length: walking its strings on the event loop takes up to 0.1 s for each megabyte."""
 
 
-class RequestBody(msgspec.Struct):
+class RequestMembers(msgspec.Struct):
     """The members of a request that the gateway reads; msgspec skips the others at about 2 GB/s."""
 
     model: msgspec.Raw = NO_RAW
@@ -164,7 +164,7 @@ class Dialect:
     """The route in the ledger and the logs."""
     path: str
     """Path after a provider's base URL, and after the gateway's own prefix."""
-    body: type[RequestBody] = RequestBody
+    body: type[RequestMembers] = RequestMembers
     reply: type[Reply]
     provider: str | None = None
     """The provider that a target needs; None if every target with the adapter can serve the route."""

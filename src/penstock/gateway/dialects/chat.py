@@ -14,7 +14,7 @@ import msgspec
 from penstock.gateway.dialects.base import (
     NO_RAW,
     Dialect,
-    RequestBody,
+    RequestMembers,
     StreamReader,
     positive,
     short_text,
@@ -23,14 +23,14 @@ from penstock.gateway.dialects.event_texts import EventTexts
 from penstock.gateway.dialects.field_map import NAME, SETTING, SKIP, UNKNOWN, FieldMap, Kind
 from penstock.gateway.dialects.openai import OpenAIReply, PartSearch, include_usage, parse_usage
 from penstock.gateway.dialects.openai_fields import CHOICES, FORMAT, MESSAGE, PARTS, REPLY, REQUEST, TOOLS
+from penstock.gateway.dialects.sse_frames import Frame, Part
 from penstock.gateway.dialects.texts import DELTA, Address, TextRef, Texts, walk
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.sse_frames import Frame, Part
 
 __all__ = ["Chat", "ChunkReader", "ChunkTexts"]
 
 
-class ChatBody(RequestBody):
+class ChatBody(RequestMembers):
     max_completion_tokens: Any = None
     max_tokens: Any = None
     n: Any = None

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.gateway.dialects.base import NO_RAW, Dialect, RequestBody, StreamReader, positive
+from penstock.gateway.dialects.base import NO_RAW, Dialect, RequestMembers, StreamReader, positive
 from penstock.gateway.dialects.chat import ChunkReader, ChunkTexts
 from penstock.gateway.dialects.field_map import FieldMap
 from penstock.gateway.dialects.openai import OpenAIReply, include_usage
@@ -15,7 +15,7 @@ from penstock.gateway.dialects.openai_fields import REPLY, REQUEST
 __all__ = ["Completions"]
 
 
-class CompletionsBody(RequestBody):
+class CompletionsBody(RequestMembers):
     max_tokens: Any = None
     n: Any = None
     stream_options: Any = None

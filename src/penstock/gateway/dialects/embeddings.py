@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.gateway.dialects.base import Dialect, RequestBody, StreamReader
+from penstock.gateway.dialects.base import Dialect, RequestMembers, StreamReader
 from penstock.gateway.dialects.chat import ChunkReader, ChunkTexts
 from penstock.gateway.dialects.field_map import FieldMap
 from penstock.gateway.dialects.openai import OpenAIReply
@@ -20,7 +20,7 @@ class Embeddings(Dialect):
     reply_fields = FieldMap(REPLY, nested={"data": FieldMap(settings="object index", skip="embedding")})
     event_texts = ChunkTexts
 
-    def output_limit(self, body: RequestBody, default: int) -> int:
+    def output_limit(self, body: RequestMembers, default: int) -> int:
         """Embeddings are no output tokens."""
         del body, default
         return 0

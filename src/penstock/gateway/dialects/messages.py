@@ -11,7 +11,7 @@ import orjson
 from penstock.gateway.dialects.base import (
     Dialect,
     Reply,
-    RequestBody,
+    RequestMembers,
     StreamReader,
     Usage,
     positive,
@@ -21,16 +21,16 @@ from penstock.gateway.dialects.base import (
 from penstock.gateway.dialects.event_texts import BREAK, EventTexts
 from penstock.gateway.dialects.field_map import ID, SCHEMA, SETTING, SKIP, FieldMap, join_parts
 from penstock.gateway.dialects.media_parts import MediaKind
+from penstock.gateway.dialects.sse_frames import Frame
 from penstock.gateway.dialects.texts import Address, Texts, walk
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.sse_frames import Frame
 
 __all__ = ["Messages"]
 
 API_VERSION = "2023-06-01"
 
 
-class MessagesBody(RequestBody):
+class MessagesBody(RequestMembers):
     max_tokens: Any = None
 
 

@@ -10,7 +10,7 @@ import msgspec
 import orjson
 
 from penstock.gateway.dialects.base import Reply, StreamReader, Usage, short_text, token_count
-from penstock.gateway.sse_frames import Part
+from penstock.gateway.dialects.sse_frames import Part
 
 __all__ = ["TAIL_BYTES", "OpenAIReply", "PartSearch", "include_usage", "parse_usage"]
 

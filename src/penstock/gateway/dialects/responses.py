@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 import orjson
 
-from penstock.gateway.dialects.base import NO_RAW, Dialect, RequestBody, StreamReader, positive, short_text
+from penstock.gateway.dialects.base import NO_RAW, Dialect, RequestMembers, StreamReader, positive, short_text
 from penstock.gateway.dialects.event_texts import BREAK, EventTexts
 from penstock.gateway.dialects.field_map import FREE, ID, SKIP, TEXT, UNKNOWN, FieldMap, join_parts
 from penstock.gateway.dialects.openai import OpenAIReply, PartSearch, parse_usage
 from penstock.gateway.dialects.openai_fields import ERROR, FORMAT, PARTS, REPLY, REQUEST, TOOLS
+from penstock.gateway.dialects.sse_frames import Frame, Part
 from penstock.gateway.dialects.texts import DELTA, Address, TextRef, Texts, walk
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.sse_frames import Frame, Part
 
 __all__ = ["Responses", "ResponsesBody"]
 
@@ -26,7 +26,7 @@ _TERMINAL = {"response.completed": "completed", "response.incomplete": "incomple
 _KIND = re.compile(rb'"type"\s*:\s*"(response\.(?:completed|incomplete|failed))"')
 
 
-class ResponsesBody(RequestBody):
+class ResponsesBody(RequestMembers):
     max_output_tokens: Any = None
     previous_response_id: Any = None
     conversation: Any = None

@@ -13,6 +13,7 @@ import orjson
 
 from penstock.gateway.dialects.event_texts import BREAK, EventTexts
 from penstock.gateway.dialects.field_map import ID, KEY
+from penstock.gateway.dialects.sse_frames import Frame, Frames, Part
 from penstock.gateway.dialects.texts import Address, InspectedText, JoinedText, TextRef, Texts, is_setting
 from penstock.gateway.guardrails.block_errors import block_event
 from penstock.gateway.guardrails.chain import Blocked, Chain
@@ -24,7 +25,6 @@ from penstock.gateway.ledger.entry import GuardrailHit
 from penstock.gateway.operator_log import log_operator_message
 from penstock.gateway.resources.config import GuardrailMode
 from penstock.gateway.routes import BY_NAME, Route
-from penstock.gateway.sse_frames import Frame, Frames, Part
 from penstock.gateway.surrogates import join_surrogates
 
 __all__ = [

@@ -20,6 +20,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 from penstock.gateway.dialects.event_texts import EventTexts
+from penstock.gateway.dialects.sse_frames import Frame, Part
 from penstock.gateway.dialects.texts import Address, TextRef
 from penstock.gateway.guardrails.chain import Blocked, Chain
 from penstock.gateway.guardrails.delta_template import DeltaTemplate
@@ -31,7 +32,6 @@ from penstock.gateway.guardrails.streams import MAX_HELD_BYTES, Event, MonitorGu
 from penstock.gateway.ledger.entry import GuardrailHit
 from penstock.gateway.resources.config import GuardrailMode
 from penstock.gateway.routes import Route
-from penstock.gateway.sse_frames import Frame, Part
 
 __all__ = ["WindowGuard"]
 

@@ -126,7 +126,7 @@ def purge_all(ledger: Ledger, before: float) -> int:
 def check_url(url: str) -> None:
     """Raise UserError for an invalid URL. Do not connect: the gateway may start while the database is unavailable."""
     if _is_postgres(url):
-        from penstock.gateway.postgres import PostgresServer
+        from penstock.gateway.storage.postgres import PostgresServer
 
         PostgresServer(url)
         return

@@ -16,8 +16,8 @@ from operator import attrgetter
 
 import msgspec
 
-from penstock.gateway import owned_file
 from penstock.gateway.ledger.entry import Entry
+from penstock.gateway.storage import owned_file
 
 __all__ = ["LiveRequests", "live_paths", "orphaned", "read_lost"]
 

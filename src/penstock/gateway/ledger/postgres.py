@@ -12,7 +12,7 @@ from penstock.errors import UserError
 from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.ledger.ledger import EntryRefusedError, LedgerUnavailableError, UsageQuery, UsageRow
 from penstock.gateway.ledger.usage_table import COLUMNS, INDEXES, NAMES, TABLE, Column, purge_sql, usage_row, usage_sql
-from penstock.gateway.postgres import PostgresServer
+from penstock.gateway.storage.postgres import PostgresServer
 
 __all__ = ["PostgresLedger"]
 

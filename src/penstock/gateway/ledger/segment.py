@@ -6,7 +6,7 @@ import os
 from typing import BinaryIO, NamedTuple
 
 from penstock import frames
-from penstock.gateway import owned_file
+from penstock.gateway.storage import owned_file
 
 __all__ = ["PendingCount", "PendingCounter", "Segment", "SegmentBatch"]
 

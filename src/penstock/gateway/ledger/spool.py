@@ -19,10 +19,10 @@ import msgspec
 
 from penstock import frames
 from penstock.errors import UserError
-from penstock.gateway import owned_file
 from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.ledger.repair import repair_entry
 from penstock.gateway.operator_log import log_operator_message
+from penstock.gateway.storage import owned_file
 from penstock.plural import counted
 
 __all__ = ["ENTRY", "Spool", "prepare_folder", "segment_paths"]

@@ -26,8 +26,8 @@ from fcntl import LOCK_EX, LOCK_UN, flock
 from typing import Final
 
 from penstock.errors import UserError
-from penstock.gateway import owned_file
 from penstock.gateway.limits.windows import TICKS
+from penstock.gateway.storage import owned_file
 
 __all__ = ["SharedTable"]
 

@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from penstock import __version__
-from penstock.gateway import owned_file
 from penstock.gateway.ledger.mover import MoverState
 from penstock.gateway.observe.families import FAMILIES, HISTOGRAMS
 from penstock.gateway.observe.metrics import Counts, Labels, MetricValues, Series, resident_bytes
 from penstock.gateway.observe.printable import escape_nonprintable
+from penstock.gateway.storage import owned_file
 
 __all__ = ["CONTENT_TYPE", "ConfigState", "Exposition", "WorkerMetrics"]
 

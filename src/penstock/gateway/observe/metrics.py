@@ -15,7 +15,6 @@ from bisect import bisect_left
 
 import msgspec
 
-from penstock.gateway import owned_file
 from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.observe.families import (
     ATTEMPT_OUTCOMES,
@@ -26,6 +25,7 @@ from penstock.gateway.observe.families import (
 )
 from penstock.gateway.resources.snapshot import Snapshot
 from penstock.gateway.routes import ENDPOINTS
+from penstock.gateway.storage import owned_file
 
 __all__ = ["Counts", "Labels", "MetricValues", "Metrics", "Series", "resident_bytes"]
 

@@ -16,10 +16,10 @@ from math import inf
 from typing import Protocol
 
 from penstock.gateway.dialects.base import StreamReader
+from penstock.gateway.dialects.sse_frames import FRAME_BYTES, Frame, Frames, WholeReply
 from penstock.gateway.guardrails import StreamBlocked
+from penstock.gateway.inbound.large_bodies import join
 from penstock.gateway.memory import Holding
-from penstock.gateway.relay.large_bodies import join
-from penstock.gateway.sse_frames import FRAME_BYTES, Frame, Frames, WholeReply
 
 __all__ = ["Filter", "Released", "ReplyChain", "Source", "WholeBody"]
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from penstock.gateway.accounting import Accounting
 from penstock.gateway.dialects.base import Dialect, StreamReader, WholeReplyReader
+from penstock.gateway.dialects.sse_frames import Frames
 from penstock.gateway.ending import CallerGoneError, Ending, shutting_down
 from penstock.gateway.guardrails import ContentPolicy, StreamBlocked
+from penstock.gateway.inbound.body import ParsedBody
 from penstock.gateway.memory import Holding
 from penstock.gateway.outbound.chain import Filter, ReplyChain, WholeBody
 from penstock.gateway.outbound.filters import BindId, Inspect, ReadUsage, Redact, RestoreModel, Send
 from penstock.gateway.outbound.response import CallerResponse, ResponseStream
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.relay.accounting import Accounting
-from penstock.gateway.relay.body import Request
-from penstock.gateway.relay.replies import JSON, blocked, content_type, upstream_request_id
-from penstock.gateway.relay.upstream import TIMEOUT, Target, UpstreamFailure, aborted, failure_of, undecodable
-from penstock.gateway.relay.upstream_attempt import UpstreamAttempt
-from penstock.gateway.sse_frames import Frames
+from penstock.gateway.replies import JSON, blocked, content_type, upstream_request_id
+from penstock.gateway.upstream.attempt import UpstreamAttempt
+from penstock.gateway.upstream.target import TIMEOUT, Target, UpstreamFailure, aborted, failure_of, undecodable
 
 __all__ = ["ReplyDelivery"]
 
@@ -37,7 +37,7 @@ class ReplyDelivery:
         policy: ContentPolicy | None,
         model_name: str,
         target: Target,
-        body: Request,
+        body: ParsedBody,
         response: CallerResponse,
         accounting: Accounting,
         ending: Ending,

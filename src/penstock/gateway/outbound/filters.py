@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 from time import monotonic, perf_counter
 
 from penstock.gateway.dialects.base import Dialect, StreamReader
+from penstock.gateway.dialects.sse_frames import Frame, Frames, RawBytes, WholeReply, joined
 from penstock.gateway.guardrails import KEEP_ALIVE, ContentPolicy, Inspection, StreamBlocked, StreamGuard
 from penstock.gateway.guardrails.offload import run_in_thread
 from penstock.gateway.outbound.chain import Released
 from penstock.gateway.outbound.model_names import ModelNames
 from penstock.gateway.outbound.response import ResponseStream
-from penstock.gateway.sse_frames import Frame, Frames, RawBytes, WholeReply, joined
 from penstock.secrets import REDACTED
 
 __all__ = ["BindId", "Inspect", "ReadUsage", "Redact", "RestoreModel", "Send"]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import msgspec
 import orjson
 
+from penstock.gateway.dialects.sse_frames import Frame, Part, WholeReply
 from penstock.gateway.json_edits import top_level_spans
-from penstock.gateway.sse_frames import Frame, Part, WholeReply
 
 __all__ = ["ModelNames"]
 

@@ -9,10 +9,10 @@ from time import monotonic, perf_counter, time
 import orjson
 from aiohttp import web
 
-from penstock.gateway.auth import allows, authenticate, contains_api_key
 from penstock.gateway.dialects.base import Dialect
 from penstock.gateway.ending import shutting_down
 from penstock.gateway.guardrails.offload import pending_inspections
+from penstock.gateway.inbound.auth import allows, authenticate, contains_api_key
 from penstock.gateway.inbound.connection import connection_of, head_error, sent
 from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.limits.limiter import Limiter
@@ -21,15 +21,15 @@ from penstock.gateway.observe.recorder import Recorder
 from penstock.gateway.operator_log import log_operator_message
 from penstock.gateway.outbound.response import CallerResponse, CommonHeaders
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.relay.compiled_snapshot import CompiledSnapshot
-from penstock.gateway.relay.cooldowns import Cooldowns, shared_words
-from penstock.gateway.relay.hosts import Hosts
-from penstock.gateway.relay.replies import JSON
-from penstock.gateway.relay.request import GatewayRequest
-from penstock.gateway.relay.response_ids import ResponseIds
-from penstock.gateway.relay.routing import RoundRobin
+from penstock.gateway.replies import JSON
+from penstock.gateway.request import GatewayRequest
 from penstock.gateway.routes import BY_PATH, MODELS
 from penstock.gateway.serving.runtime import Runtime, WorkerState
+from penstock.gateway.storage.response_ids import ResponseIds
+from penstock.gateway.upstream.compiled_snapshot import CompiledSnapshot
+from penstock.gateway.upstream.cooldowns import Cooldowns, shared_words
+from penstock.gateway.upstream.hosts import Hosts
+from penstock.gateway.upstream.routing import RoundRobin
 
 __all__ = ["App"]
 

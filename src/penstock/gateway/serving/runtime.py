@@ -27,9 +27,9 @@ from typing import Any
 
 import msgspec
 
-from penstock.gateway import owned_file
 from penstock.gateway.resources.config import GatewayConfig
 from penstock.gateway.resources.snapshot import Snapshot, reveal_secret
+from penstock.gateway.storage import owned_file
 from penstock.secrets import Secret
 
 __all__ = ["STACK_SIGNAL", "Address", "GatewayState", "Runtime", "WorkerState", "running_gateways"]

@@ -23,13 +23,13 @@ from penstock.errors import RunError, UserError
 from penstock.gateway.limits import SharedTable
 from penstock.gateway.observe.access_log import check_log
 from penstock.gateway.operator_log import log_operator_message
-from penstock.gateway.relay.id_databases import check_id_url
 from penstock.gateway.resources.config import GatewayConfig
 from penstock.gateway.serving.config_watch import ConfigWatch, applicable_config
 from penstock.gateway.serving.listeners import Listeners, cannot_listen
 from penstock.gateway.serving.runtime import Runtime
 from penstock.gateway.serving.take_over import HandOver, TakenOver, take_over
 from penstock.gateway.serving.worker_pool import KILL_S, START_S, WorkerPool
+from penstock.gateway.storage.id_databases import check_id_url
 
 if TYPE_CHECKING:
     from penstock.gateway.serving.reload import Reloader

@@ -1,0 +1,91 @@
+"""Reads the body of a request. It counts against the memory of the worker until the request ends."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from penstock.gateway.ending import CallerGoneError
+from penstock.gateway.inbound.connection import connection_of
+from penstock.gateway.inbound.large_bodies import join
+from penstock.gateway.memory import Holding
+from penstock.gateway.replies import invalid_body, too_large
+
+__all__ = ["BodyReader"]
+
+
+class BodyReader:
+    """The body of one request."""
+
+    __slots__ = ("_holding", "_length", "_max_bytes", "_request", "_task")
+
+    def __init__(self, request: web.BaseRequest, holding: Holding, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._holding = holding
+        self._request = request
+        self._length: int | None = None
+        self._task: asyncio.Task[object] | None = None
+        """The task of the request while it waits for the body."""
+
+    def check_length(self) -> None:
+        """Raise Refusal if the announced length exceeds the limit."""
+        length = self._request.headers.get("content-length")
+        if length is not None:
+            if int(length) > self._max_bytes:
+                raise too_large(self._max_bytes)
+            self._length = int(length)
+
+    async def read(self) -> bytes:
+        """Return the body. Raise Refusal, or CallerGoneError if the caller leaves before its end."""
+        request = self._request
+        payload = request.content
+        if self._length is not None:
+            self._holding.take_body(self._length)
+        if payload.is_eof() and payload.exception() is None:
+            data = payload.read_nowait()
+            if self._length is None:
+                self._count(len(data))
+            return data
+        if request.version >= (1, 1) and request.headers.get("expect", "").lower() == "100-continue":
+            connection_of(request).write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._task = asyncio.current_task()
+        try:
+            return await join(await self._pieces())
+        except ConnectionError:
+            raise CallerGoneError from None
+        except (web.RequestPayloadError, HttpProcessingError):
+            raise invalid_body() from None
+        finally:
+            self._task = None
+
+    async def _pieces(self) -> list[bytes]:
+        pieces: list[bytes] = []
+        payload = self._request.content
+        size = 0
+        while piece := await payload.readany():
+            pieces.append(piece)
+            size += len(piece)
+            if self._length is None:
+                self._count(size, len(piece))
+        error = payload.exception()
+        if error is not None:  # a read that waits when the body breaks only returns its end
+            raise error
+        return pieces
+
+    def _count(self, size: int, more: int | None = None) -> None:
+        """Check the size so far of a body whose length was not announced, and hold `more` bytes."""
+        if size > self._max_bytes:
+            raise too_large(self._max_bytes)
+        self._holding.take_body(size if more is None else more)
+
+    @property
+    def waiting(self) -> bool:
+        """True while the body has not arrived."""
+        return self._task is not None
+
+    def cancel(self) -> None:
+        """Raise CancelledError in `read`."""
+        if self._task is not None:
+            self._task.cancel()
