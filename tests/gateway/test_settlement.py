@@ -60,7 +60,7 @@ def test_slot_is_free_when_the_reply_ends(serve: Any, monkeypatch: pytest.Monkey
     recorder = SimpleNamespace(record=lambda _: None)
     app: Any = SimpleNamespace(limiter=limiter, cooldowns=Cooldowns(), recorder=recorder, worker=0)
     app.common_headers = CommonHeaders()
-    app.memory = MemoryBudget(1 << 30)
+    app.memory, app.max_body = MemoryBudget(1 << 30), 1 << 26
     is_free: list[bool] = []
     caller = RecordingConnection(lambda _: is_free.append(slot.settled))
     unused: Any = None

@@ -25,7 +25,7 @@ TEXTS = {
     "Korean": "게이트웨이는 요청을 읽고 호출자가 보낸 별칭을 찾은 다음 업스트림의 모델 이름으로 본문을 전달합니다.",
     "Arabic": "تقرأ البوابة الطلب وتبحث عن الاسم المستعار الذي أرسله المتصل ثم تمرر النص باسم النموذج لدى المزود.",
     "Hindi": "गेटवे अनुरोध को पढ़ता है, कॉलर द्वारा भेजे गए उपनाम को खोजता है और अपस्ट्रीम के मॉडल नाम के साथ आगे भेजता है।",
-    "Python": Path(penstock.gateway.token_estimate.__file__).read_text(),
+    "Python": Path(penstock.gateway.dialects.token_estimate.__file__).read_text(),
 }
 
 

@@ -53,7 +53,7 @@ def test_request_ended_while_waiting_for_target_limits_makes_no_attempt(first_is
         app.config = SimpleNamespace(upstream=SimpleNamespace(retries=0))
         app.worker = 0
         app.common_headers = CommonHeaders()
-        app.memory = MemoryBudget(1 << 30)
+        app.memory, app.max_body = MemoryBudget(1 << 30), 1 << 26
         app.recorder = SimpleNamespace(record=lambda entry: None)
         dialect = BY_NAME["responses"]
         group = Model(id="g", name="g", routing=Routing(targets=("a", "b")))
