@@ -116,7 +116,8 @@ class Stream:
 
     def close(self) -> None:
         if self._connection.sock is not None:
-            self._connection.sock.shutdown(socket.SHUT_RDWR)
+            with contextlib.suppress(OSError):  # the gateway has closed it
+                self._connection.sock.shutdown(socket.SHUT_RDWR)
         self._response.close()
         self._connection.close()
 

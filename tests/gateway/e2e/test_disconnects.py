@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.gateway_process import ALIAS, CALLER, GatewayProcess, resources
+from support.gateway_process import ALIAS, CALLER, GatewayProcess, Stream, resources
 from support.programs import wait_for
 from support.scripted_upstream import ReceivedRequest, ScriptedConnection, Upstream, normal_reply, response_events
 
@@ -259,6 +259,16 @@ def test_many_disconnects_do_not_affect_other_callers(gateway: GatewayProcess, u
     assert sorted(row["status"] for row in rows[before:]) == [200] * 20 + [499] * 20
 
 
+def leave(stream: Stream) -> None:
+    """Disconnect, and wait until the gateway has noticed it: it closes the connection."""
+    connection = stream._connection.sock
+    assert connection is not None
+    connection.shutdown(socket.SHUT_WR)
+    while connection.recv(65536):
+        pass
+    stream.close()
+
+
 def usage_script(left: threading.Event, events: list[bytes], then: str = "end"):
     """Send the first event, and the others once the caller has left."""
 
@@ -291,7 +301,7 @@ def test_stream_that_its_caller_leaves_is_read_to_its_end(
     upstream.use_script(usage_script(left, response_events(["One"], usage=REASONING), then))
     stream = gateway.stream()
     stream.next_event()
-    stream.close()
+    leave(stream)
     if limited:
         assert gateway.respond().status == 429
     left.set()
@@ -352,9 +362,8 @@ def test_number_of_streams_that_are_read_on_is_limited(start: Any, upstream: Ups
     streams = [gateway.stream() for _ in range(2)]
     for stream in streams:
         stream.next_event()
-    streams[0].close()
-    time.sleep(0.2)  # the first one is the one that is read on
-    streams[1].close()
+    for stream in streams:
+        leave(stream)
     second = gateway.ledger_entry(streams[1])
     assert (second["usage_source"], second["output_tokens"]) == ("reserved", 1024)
     left.set()
