@@ -358,7 +358,7 @@ def test_window_late_block_is_an_event(windowed: GatewayProcess, upstream: Upstr
 
 
 @pytest.mark.slow
-def test_window_block_estimates_usage_if_the_upstream_does_not_end(
+def test_window_block_reserves_usage_if_the_upstream_does_not_end(
     windowed: GatewayProcess, upstream: Upstream
 ) -> None:
     """Usage is estimated if the upstream reports none in time; the caller does not wait for it."""
@@ -376,7 +376,7 @@ def test_window_block_estimates_usage_if_the_upstream_does_not_end(
     assert b"response.failed" in stream.read_rest()
     assert closed == []  # the gateway still waits for usage
     entry = windowed.ledger_entry(stream)
-    assert (entry["usage_source"], entry["blocked"]) == ("estimated", 1)
+    assert (entry["usage_source"], entry["blocked"]) == ("reserved", 1)
     assert entry["output_tokens"] > 5
     wait_for(lambda: closed == [True])
 
