@@ -157,6 +157,10 @@ def test_beta_function_agrees_with_the_binomial_sum():
     assert regularised_beta(beta_quantile(0.3, 2.5, 7.0), 2.5, 7.0) == pytest.approx(0.3, rel=1e-9)
 
 
+def test_quantile_that_is_too_small_for_a_float_is_found() -> None:
+    assert beta_quantile(0.025, 1e-3, 40.0) < 1e-14
+
+
 def test_share_without_failures_has_the_bound_of_the_rule_of_three():
     found = share_interval(np.zeros(300))
     assert found.low == 0

@@ -281,7 +281,7 @@ def clopper_pearson(successes: float, count: float, confidence: float = CONFIDEN
 def beta_quantile(probability: float, a: float, b: float) -> float:
     """Return where the distribution function of the beta distribution has this value, by bisection."""
     low, high = 0.0, 1.0
-    while high - low > 1e-12 * high:
+    while high - low > 1e-12 * high and high > 1e-15:
         middle = (low + high) / 2
         if regularised_beta(middle, a, b) < probability:
             low = middle
