@@ -436,7 +436,9 @@ class GatewayRequest:
         self._holding.release()
         if self._is_abandoned:
             self._context.abandoned_streams -= 1
-        self._attempt = self._delivery = None  # breaks reference cycles
+        delivery, self._attempt, self._delivery = self._delivery, None, None
+        if delivery is not None:
+            delivery.close()
         await self._settle()
         if stream is not None:
             stream.close()

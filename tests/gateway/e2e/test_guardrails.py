@@ -358,9 +358,7 @@ def test_window_late_block_is_an_event(windowed: GatewayProcess, upstream: Upstr
 
 
 @pytest.mark.slow
-def test_window_block_reserves_usage_if_the_upstream_does_not_end(
-    windowed: GatewayProcess, upstream: Upstream
-) -> None:
+def test_window_block_reserves_usage_if_the_upstream_does_not_end(windowed: GatewayProcess, upstream: Upstream) -> None:
     """Usage is estimated if the upstream reports none in time; the caller does not wait for it."""
     closed = []
 

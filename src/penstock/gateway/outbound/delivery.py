@@ -139,6 +139,10 @@ class ReplyDelivery:
         if now >= self._send.last_sent_at + inspect.guard.heartbeat_s:
             self._send.send(inspect.heartbeat(is_waiting=chain.is_waiting))
 
+    def close(self) -> None:
+        """Break the reference cycles between this object, its filters and the attempt: it cannot be used afterwards."""
+        vars(self).clear()
+
     # -- sending ------------------------------------------------------------------------------------------------------
 
     def _begin_stream(self) -> ResponseStream:

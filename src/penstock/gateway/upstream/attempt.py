@@ -137,6 +137,7 @@ class UpstreamAttempt:
             exchange.on_data = None
             exchange.on_end = _ignore_end
             exchange.tag = None
+            self._receiver = None
         self.raise_internal_error()
 
     def raise_internal_error(self) -> None:
