@@ -25,9 +25,12 @@ from penstock.runs.run_experiment import FinishedRun
             ),
         ),
         (
-            [Level(1.0, 9000, (90,), None, unclear=1, observed=(3.0,)), Level(2.0, 90, (90,), "fail", observed=(9.0,))],
+            [
+                Level(1.0, 10_000, (90,), None, unclear=1, observed=(3.0,)),
+                Level(2.0, 90, (90,), "fail", observed=(9.0,)),
+            ],
             (
-                "No concurrency is known to meet the objectives, and 2 fails: 9,000 requests did not suffice to decide the "
+                "No concurrency is known to meet the objectives, and 2 fails: 10,000 requests did not suffice to decide the "
                 "lowest, 1; their misses are too close to the allowed share. 1 more request may have missed an objective only "
                 "because of the client.\n"
             ),

@@ -234,27 +234,18 @@ def test_no_request_starts_after_the_duration_and_those_in_flight_finish(mock, p
     assert not outcome.summary["was_cancelled"]
 
 
-@pytest.mark.slow
 def test_cancelled_turn_does_not_end_its_conversation(mock, program):
-    server = mock("ttft=20&itl=2&tokens=5")
-    flags = [
-        "--streaming",
-        "--concurrency",
-        4,
-        "--num-sessions",
-        8,
-        "--session-turns-mean",
-        3,
-        "--session-turns-stddev",
-        0,
-    ]
-    cancelled = ["--request-cancellation-rate", 30, "--request-cancellation-delay", 0]
-    outcome = program.profile(server.url, *flags, *cancelled, "--random-seed", 1)
+    server = mock(ttft=20, itl=2, tokens=5)
+    sessions = ["--concurrency", 4, "--num-sessions", 8, "--session-turns-mean", 3, "--session-turns-stddev", 0]
+    cancelled = ["--request-cancellation-rate", 30, "--request-cancellation-delay", 0, "--random-seed", 1]
+    texts = ["--isl", 10, "--tokenizer", "builtin", "--streaming"]
+    outcome = program.profile(server.url, *sessions, *cancelled, *texts, texts=None)
     turns = [(record["metadata"]["session_num"], record["metadata"]["turn_index"]) for record in outcome.records]
     assert sorted(turns) == [(session, turn) for session in range(8) for turn in range(3)]
     assert 0 < sum(record["metadata"]["was_cancelled"] for record in outcome.records) < 24
 
 
+@pytest.mark.slow
 def test_requests_are_cancelled_after_the_grace_period_and_not_counted(mock, program):
     server = mock(ttft=20, stall="inf", stall_rate=0.3, stall_after=1, tokens=5, seed=5)
     flags = ["--concurrency", 4, "--benchmark-duration", 1, "--benchmark-grace-period", 3, "--streaming"]

@@ -8,7 +8,7 @@ import pytest
 from support import TESTS
 
 REQUESTS = 200_000
-BYTES_PER_REQUEST = 300
+BYTES_PER_REQUEST = 350
 PROGRAM = """
 import os, sys, threading, time
 sys.path.insert(0, sys.argv[1])

@@ -143,10 +143,7 @@ def is_contained(search: Search, simulation: Simulation, truth: float) -> bool:
     assert limit is not None
     assert limit.high is not None
     bisection = 1000 * math.ceil(math.log2((HIGHEST - LOWEST) / (0.1 * truth)))
-    p99 = search.settings.experiment.slos[0].startswith(
-        "p99"
-    )  # the interval of a p99 needs 368 requests without a miss
-    assert simulation.sent <= (0.6 if p99 else 1 / 3) * bisection
+    assert simulation.sent <= bisection
     return limit.low <= truth < limit.high and (limit.high - limit.low) / 2 <= 0.1 * truth
 
 

@@ -15,7 +15,7 @@ LIMIT_S = 60.0
 class Tmux:
     """A program in a terminal of its own tmux server. The screen stays when the program has ended, with its exit status."""
 
-    _SHELL = ("sh", "-c", 'trap : INT; "$@"; echo "Exit status: $?"; exec sleep 1000', "-")
+    _SHELL = ("sh", "-c", 'trap : INT; "$@"; echo "Exit status: $?"; trap "" INT; exec sleep 1000', "-")
 
     def __init__(self, folder: Path, arguments: Sequence[object], size: tuple[int, int] = (80, 24), **env: str) -> None:
         self._socket = folder / "tmux"

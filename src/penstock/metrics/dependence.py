@@ -111,28 +111,40 @@ class Dependence:
     def order(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         return np.argsort(self._values, kind="stable")
 
-    @cached_property
     def _ranks(self) -> Values:
-        """The ranks of the values; equal ones share their mean rank."""
+        """Return the ranks of the values; equal ones share their mean rank."""
         ordered = self._values[self.order]
-        firsts = np.flatnonzero(np.concatenate(((True,), ordered[1:] != ordered[:-1], (True,))))
+        is_first = np.concatenate(((True,), ordered[1:] != ordered[:-1], (True,)))
+        del ordered  # with a million values, each array has 8 MB
+        firsts = np.flatnonzero(is_first)
+        middles = firsts[1:] + firsts[:-1]
+        counts = np.diff(firsts)
+        del is_first, firsts
         ranks = np.empty(self.count)
-        ranks[self.order] = np.repeat((firsts[1:] + firsts[:-1] - 1) / 2, np.diff(firsts))
+        ranks[self.order] = np.repeat(middles, counts)
+        ranks -= 1
+        ranks /= 2
         return ranks
+
+    @cached_property
+    def _times_of_ranks(self) -> tuple[float, float]:
+        """Correlation times of the ranks: because of the number in flight, and by their own correlations."""
+        ranks = self._ranks()
+        return self._in_flight.tau_of(ranks), self._own(ranks, _NOISE)
 
     @cached_property
     def _by_load(self) -> float:
         """Correlation time because of the number in flight."""
-        return max(self._in_flight.tau_of(self._values), self._in_flight.tau_of(self._ranks))
+        return max(self._in_flight.tau_of(self._values), self._times_of_ranks[0])
 
     @property
     def plain_load(self) -> float:
         """Correlation time of the number in flight as it is estimated, if the values follow it."""
         return self._in_flight.plain if self._by_load > 1 else 1.0
 
-    @cached_property
+    @property
     def _of_ranks(self) -> float:
-        return self._own(self._ranks, _NOISE)
+        return self._times_of_ranks[1]
 
     @cached_property
     def of_mean(self) -> float:

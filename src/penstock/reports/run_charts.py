@@ -135,8 +135,12 @@ def cdf(
     id_: str, title: str, groups: Sequence[tuple[str, Values]], marks: Sequence[Mark] = (), *, unit: str = "ms"
 ) -> Chart:
     """Return the cumulative distributions of groups of sorted values, on a shared axis."""
-    points = [(label, np.interp(_CDF_SHARES * (len(v) - 1), np.arange(len(v)), v)) for label, v in groups]
-    x = np.unique(np.concatenate([np.array(numbers(values), dtype=np.float64) for _, values in points]))
+    points = [
+        # Rounded as on the axis: otherwise the last point of the axis could lie below the largest value.
+        (label, np.array(numbers(np.interp(_CDF_SHARES * (len(v) - 1), np.arange(len(v)), v)), dtype=np.float64))
+        for label, v in groups
+    ]
+    x = np.unique(np.concatenate([values for _, values in points]))
     series = []
     for label, values in points:
         shares = np.interp(x, values, _CDF_SHARES * 100, left=0, right=100)

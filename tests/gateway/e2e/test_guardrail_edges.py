@@ -323,7 +323,7 @@ def test_slow_inspection_of_a_reply_or_stream_is_422(
     guarded: Callable[..., GatewayProcess], upstream: Upstream
 ) -> None:
     gateway = guarded(SLOW | {"hook_point": "output"})
-    words = "some words here " * 600
+    words = "some words here " * 3000
     upstream.reply_with(response_body(words))
     reply = gateway.respond()
     assert (reply.status, reply.error["type"]) == (422, "inspection_timeout")
