@@ -436,7 +436,7 @@ class CapacitySearch:
         return None
 
     def _is_next(self, low: float, high: float) -> bool:
-        """Return whether another level between two would hardly narrow the answer."""
+        """Return whether two loads are so close that a load between them is not worth a visit."""
         return high - low <= max(1.0 if self._whole else 0.0, 1.01 * _TOLERANCE * low)
 
     def _step(self, value: float, above: float | None, below: float | None) -> float | None:

@@ -37,8 +37,8 @@ _ROUNDS_PER_GROUP = 4
 single requests, service times hide it."""
 _NOISE = 1.4
 _MEAN_NOISE = 0.6
-"""Correlations whose sum is below so many standard errors count as none. For percentiles it is larger: without, 400 independent
-requests would often seem too few for a p99. A mean has no such limit, and its interval becomes a little longer."""
+"""Sums of correlations below this many standard errors count as zero. The limit of percentiles (`_NOISE`) is larger than that
+of means: with the smaller one, 400 independent requests would often seem too few for a p99."""
 _LINK_NOISE = 3.0
 """Square of a correlation with the number in flight, in squared standard errors, that counts as none."""
 _LINK_FACTOR = 1.15
@@ -80,7 +80,7 @@ class InFlight:
         self.tau = tau * (1 + 8 / math.sqrt(times) + 20 / times)
         """Correlation time, raised."""
         self.times = count / self.tau
-        """Correlation times that the series has for certain."""
+        """Length of the series in correlation times, by the raised estimate."""
         self.horizon = max(self.horizon, int(2 * tau))
         self._means = _group_means(counts, self.scale)
         self._mean_ratio = self.scale * float(self._means.var()) / float(counts.var())

@@ -49,8 +49,8 @@ class _Sending(NamedTuple):
     """Requests of all phases before it."""
 
     def next_position(self, progress: RunProgress) -> int:
-        """Return a position in the dataset that the point has hardly reached when the next one begins. The counts are up to
-        0.1 s old, and the next point begins up to 0.5 s later."""
+        """Return a position in the dataset that lies just after what the point will probably have sent when the next one
+        begins. The counts are up to 0.1 s old, and the next point begins up to 0.5 s later."""
         sent = progress.sent - self.sent_before
         seconds = max(0.1, (monotonic_ns() - self.running.began) / 1e9)
         return self.running.phase.first + sent + round(_LEAD_S * sent / seconds)

@@ -515,8 +515,10 @@ class Worker:
         exchange.retries += first.retries
 
     def _on_reply(self, exchange: Exchange, record: Record, reply: Reply | None) -> None:
-        """Continue a conversation whose next turn contains this reply, or end it if the request failed. After a cancelled
-        request it goes on, as in AIPerf: with what had arrived of the reply, or without the turn if nothing had."""
+        """Continue a conversation whose next turn contains this reply, or end it if the request failed.
+
+        A cancelled request does not end its conversation, as in AIPerf. The next turn contains the part of the reply that had
+        arrived; if nothing had arrived, it does not contain the cancelled turn."""
         session: Session = exchange.tag.session
         if session.parts is None or not session.has_next:
             return
