@@ -11,8 +11,6 @@ The failure of a single request is not an exception but a measurement: see `reco
 
 import errno
 
-__all__ = ["DiskFull", "PenstockError", "RunError", "UserError", "disk_full"]
-
 
 class PenstockError(Exception):
     """Base class. The message is one sentence: what happened, where, and what to do."""

@@ -4,8 +4,6 @@ from importlib.util import find_spec
 
 from penstock.errors import UserError
 
-__all__ = ["require_extra"]
-
 
 def require_extra(extra: str, feature: str, *modules: str) -> None:
     for module in modules:

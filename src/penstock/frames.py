@@ -14,8 +14,6 @@ import zlib
 from collections.abc import Iterator
 from typing import BinaryIO
 
-__all__ = ["HEAD", "Reader", "find", "pack"]
-
 HEAD = struct.Struct("<BII")
 _BLOCK = 1 << 18
 

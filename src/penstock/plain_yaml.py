@@ -10,8 +10,6 @@ from typing import Any, Final
 
 import yaml
 
-__all__ = ["MAX_DEPTH", "MAX_NODES", "TAG_PREFIX", "InvalidYaml", "compose"]
-
 TAG_PREFIX: Final = "tag:yaml.org,2002:"
 MAX_DEPTH: Final = 32
 MAX_NODES: Final = 500_000

@@ -15,8 +15,6 @@ from penstock.errors import UserError
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["ENDPOINTS", "FORMATS", "METRICS", "broken_plugin", "load_plugins"]
-
 T = TypeVar("T")
 
 ENDPOINTS = "penstock.endpoints"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["counted"]
-
 
 def counted(number: int, singular: str, plural: str | None = None) -> str:
     """Return the number with its noun: `1 reply`, `2,000 replies`. The plural adds an s unless given."""

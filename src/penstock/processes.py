@@ -15,20 +15,6 @@ if TYPE_CHECKING:
     import subprocess
     from multiprocessing.connection import Connection
 
-__all__ = [
-    "can_fork",
-    "cores",
-    "descriptor_limit",
-    "end_with_parent",
-    "fork",
-    "in_background",
-    "on_closed_stdin",
-    "parent_watch",
-    "raise_descriptor_limit",
-    "spawn",
-    "start_child",
-]
-
 T = TypeVar("T")
 
 _PR_SET_PDEATHSIG = 1

@@ -13,8 +13,6 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Scratch", "Spool", "SpoolWriter"]
-
 
 class Scratch:
     """A file for many spools, in a folder of the caller.

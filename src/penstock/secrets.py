@@ -6,18 +6,6 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = [
-    "REDACTED",
-    "RedactedSecret",
-    "Secret",
-    "is_credential_header",
-    "redact_fields",
-    "redact_headers",
-    "redact_url",
-    "redact_values",
-    "secret_values",
-]
-
 REDACTED = "<redacted>"
 
 _CREDENTIAL_SUFFIXES = (

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["did_you_mean", "nearest"]
-
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.7) -> str | None:
     from difflib import get_close_matches  # only mistakes need it

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-__all__ = ["table_rows"]
-
 
 def table_rows(table: str) -> Iterator[tuple[list[str], str]]:
     """Yield the cells and the text of each row. Blank lines are ignored."""

@@ -32,8 +32,6 @@ from penstock.runs.upload import copied_results
 from penstock.settings.resolve import resolve_load
 from penstock.settings.schema import Settings
 
-__all__ = ["Runner", "compare", "mock", "profile", "sweep"]
-
 OnProgress = Callable[[RunProgress], None]
 
 

@@ -16,8 +16,6 @@ from penstock.settings.flags.flag import Flag, by_spelling
 from penstock.settings.parse import parse
 from penstock.settings.schema import Settings
 
-__all__ = ["parse_options", "settings_of"]
-
 _PROFILE = CommandLine("profile", "", groups=GROUPS, unsupported=UNSUPPORTED_FLAGS)
 
 

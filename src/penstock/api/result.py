@@ -20,8 +20,6 @@ from penstock.metrics.summary import Summary
 from penstock.metrics.sweep import best_points, pareto_optimal
 from penstock.reports.artifacts import Artifacts
 
-__all__ = ["MetricValue", "PointResult", "Request", "Result", "SweepResult"]
-
 
 class MetricValue(msgspec.Struct, frozen=True):
     value: float | list[float]

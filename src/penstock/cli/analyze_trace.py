@@ -15,8 +15,6 @@ from penstock.settings.flags.flag import Positional
 if TYPE_CHECKING:
     from penstock.datasets.trace_statistics import Distribution, TraceStatistics
 
-__all__ = ["COMMAND_LINE", "run"]
-
 _OPTIONS = """
 --block-size, --prompt-input-tokens-block-size, --isl-block-size | tokens block_size
     Number of tokens that each of the hash_ids stands for. [default: 512, and 16 for bailian_trace]

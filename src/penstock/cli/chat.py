@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from penstock.runs.chat_client import Answer, ChatClient
     from penstock.settings.schema import Settings
 
-__all__ = ["COMMAND_LINE", "run"]
-
 _SHARED = """
 --endpoint-type --custom-endpoint --api-key --api-key-file --api-key-env --header --extra-inputs
 --request-timeout-seconds --insecure --proxy --trust-env --follow-cross-origin-redirects --system-prompt

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["AIPERF_COMMANDS", "COMMANDS", "Command"]
-
 
 class Command(NamedTuple):
     """A command. The module of the same name (with underscores) in `penstock.cli` has its `COMMAND_LINE` and `run(parsed)`."""

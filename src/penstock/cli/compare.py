@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from penstock.runs.run_experiment import FinishedRun
     from penstock.settings.schema import Settings
 
-__all__ = ["COMMAND_LINE", "report_servers", "run"]
-
 COMMAND_LINE = CommandLine(
     "compare",
     """\

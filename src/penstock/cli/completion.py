@@ -12,8 +12,6 @@ from penstock.settings.command_line import HELP, CommandLine
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags.flag import Flag, Positional
 
-__all__ = ["COMMAND_LINE", "SHELLS", "run", "script"]
-
 SHELLS = ("bash", "zsh", "fish")
 PROGRAMS = ("penstock", "aiperf")
 

@@ -7,8 +7,6 @@ from penstock.settings.command_line import CommandLine
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags.flag import Positional
 
-__all__ = ["COMMAND_LINE", "run"]
-
 COMMAND_LINE = CommandLine(
     "config",
     "Work with YAML files for `{program} profile --config FILE`, which have AIPerf's keys.",

@@ -8,8 +8,6 @@ from penstock.settings.command_line import CommandLine
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags import GROUPS, UNSUPPORTED_FLAGS, Positional
 
-__all__ = ["COMMAND_LINE", "run"]
-
 COMMAND_LINE = CommandLine(
     "config expand",
     "Print the settings that `{program} profile --config FILE` would use: environment variables are replaced, credentials are "

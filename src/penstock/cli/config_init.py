@@ -12,8 +12,6 @@ from penstock.settings import config
 from penstock.settings.command_line import CommandLine, options
 from penstock.settings.flag_values import ParsedArguments
 
-__all__ = ["COMMAND_LINE", "TEMPLATES", "run", "template_text"]
-
 TEMPLATES = {
     "minimal": "a fixed number of requests in flight",
     "rate": "a rate of requests, with ramp, duration and limits of time",

@@ -10,8 +10,6 @@ from penstock.settings.flags import GROUPS, UNSUPPORTED_FLAGS, Positional
 from penstock.settings.schema import Settings
 from penstock.settings.sweep import combinations
 
-__all__ = ["COMMAND_LINE", "read_points", "run"]
-
 COMMAND_LINE = CommandLine(
     "config validate",
     "Check a configuration file as `{program} profile --config FILE` would, and print every error with its line. Nothing is "

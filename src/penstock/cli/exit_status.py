@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["EXIT_FAILED", "EXIT_INTERRUPTED", "EXIT_PIPE", "EXIT_USER"]
-
 EXIT_FAILED = 1
 """Requests failed, a check found differences, or the run could not be carried out."""
 EXIT_USER = 2

@@ -14,8 +14,6 @@ from penstock.settings.flags.flag import Positional
 if TYPE_CHECKING:
     from penstock.telemetry.explain import Evidence, Explanation
 
-__all__ = ["COMMAND_LINE", "run"]
-
 _DEFAULT = 10
 _OPTIONS = f"""
 --slowest | count slowest

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from penstock.gateway.resources.config import GatewayConfig
     from penstock.gateway.serving.server import Gateway
 
-__all__ = ["COMMAND_LINE", "load_config", "run"]
-
 _OPTIONS = """
 --resources FILE | path resources
     Resource file: provider keys, models, caller keys, guardrails and limits (format version 1).

@@ -10,8 +10,6 @@ from penstock.settings.command_line import CommandLine, options
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags.flag import Positional
 
-__all__ = ["COMMAND_LINE", "run"]
-
 COMMAND_LINE = CommandLine(
     "gateway validate",
     "Read a resource file, and with --config also the configuration, and print every error in them.",

@@ -9,8 +9,6 @@ from penstock.cli.terminal import Paint, columns, fit, wrap
 from penstock.settings.command_line import HELP, CommandLine
 from penstock.settings.flags.flag import Flag, Positional
 
-__all__ = ["flag_facts", "flag_help", "flag_value", "help_text", "overview"]
-
 _NAMES_WIDTH = 22
 """Longer names get a line of their own, above their text."""
 _TEXT_COLUMN = _NAMES_WIDTH + 4

@@ -18,16 +18,6 @@ from time import monotonic
 
 from penstock.cli.exit_status import EXIT_INTERRUPTED
 
-__all__ = [
-    "ending_signals",
-    "finish",
-    "install",
-    "leave_lost_terminal",
-    "load_began",
-    "raise_keyboard_interrupt",
-    "undo_on_interrupt",
-]
-
 _ECHO_S = 0.1
 """A wrapper such as `timeout` forwards the SIGINT that the terminal has already sent: a second one within this time."""
 

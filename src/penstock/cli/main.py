@@ -17,8 +17,6 @@ from penstock.cli.exit_status import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PIPE, E
 from penstock.errors import PenstockError, UserError, disk_full
 from penstock.suggest import did_you_mean
 
-__all__ = ["main"]
-
 _COMMANDS = {command.name: command for command in COMMANDS}
 
 

@@ -12,8 +12,6 @@ from penstock.settings.command_line import HELP, CommandLine, examples
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags.flag import Flag, Group, read_groups
 
-__all__ = ["COMMAND_LINE", "run"]
-
 _GROUPS = {
     "timing": "Token timing",
     "capacity": "Capacity and prefix cache",

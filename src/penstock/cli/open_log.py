@@ -11,8 +11,6 @@ from penstock.records.log import LoggedPoint, RunLog
 from penstock.runs.point_folder import find_log
 from penstock.runs.run_folder import LOG_FOLDER
 
-__all__ = ["is_experiment", "open_log", "open_points"]
-
 _MAX_LISTED = 20
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from penstock.plural import counted
 
-__all__ = ["clock", "remaining_s", "share_done", "stop_text"]
-
 
 def share_done(ended: int, expected: int | None, seconds: float, duration_s: float | None) -> float | None:
     """Return the share of a phase that is done, by its requests or by its time; None if its end is not known."""

@@ -13,8 +13,6 @@ from penstock.settings.command_line import CommandLine, options
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags.flag import Positional
 
-__all__ = ["COMMAND_LINE", "run"]
-
 _FORMATS = ("png", "svg")
 _OPTIONS = """
 --paths RUN | list runs

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from penstock.metrics.capacity import SearchOutcome
     from penstock.metrics.conditions import Condition
 
-__all__ = ["report_again", "report_results", "search_status", "show"]
-
 
 def report_results(settings: Settings, done: FinishedRun) -> int:
     """Write and show the tables of an experiment, and return the exit status."""

@@ -7,8 +7,6 @@ from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags import GROUPS, UNSUPPORTED_FLAGS, Group
 from penstock.settings.flags.flag import read_groups
 
-__all__ = ["COMMAND_LINE", "run"]
-
 _RESUME = """\
 Resume
 --resume FOLDER | path resume penstock_only

@@ -15,8 +15,6 @@ from penstock.cli.terminal import terminal_width
 from penstock.runs.phase_runner import RunProgress
 from penstock.schedule.phase import Phase
 
-__all__ = ["Display", "StatusLine", "step_progress"]
-
 _TERMINAL_INTERVAL_NS = 250_000_000
 _PLAIN_INTERVAL_NS = 5_000_000_000
 _BAR_WIDTH = 24

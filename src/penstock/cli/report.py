@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from penstock.records.read_sections import Advance
     from penstock.records.section import Section
 
-__all__ = ["COMMAND_LINE", "run"]
-
 _OPTIONS = """
 --tokenizer NAME | str tokenizer
     Count tokens with this tokenizer instead of the one of the run.

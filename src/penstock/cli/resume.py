@@ -18,8 +18,6 @@ from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.resolve import resolve_endpoint
 from penstock.settings.schema import OutputSettings, Settings
 
-__all__ = ["results_url", "resume"]
-
 _CREDENTIALS = (
     "endpoint.api_key",
     "endpoint.api_key_file",

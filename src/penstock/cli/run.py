@@ -20,8 +20,6 @@ from penstock.settings.schema import Settings
 if TYPE_CHECKING:
     from penstock.runs.resume import LoggedRun
 
-__all__ = ["copy_results", "open_folder", "profile", "report_finished", "run_on_terminal"]
-
 
 def profile(experiment: Experiment) -> int:
     """Run an experiment, report on it, and return the exit status."""

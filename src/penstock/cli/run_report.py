@@ -23,15 +23,6 @@ if TYPE_CHECKING:
     from penstock.runs.report_point import Ending, PointReport
     from penstock.runs.run_experiment import FinishedRun
 
-__all__ = [
-    "check_summary",
-    "failed_assertions",
-    "parse_assertions",
-    "print_errors",
-    "report_run",
-    "write_report",
-]
-
 _REASON_CHARACTERS = 300
 
 

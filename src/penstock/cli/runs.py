@@ -15,8 +15,6 @@ from penstock.settings.flags.flag import Positional
 if TYPE_CHECKING:
     from penstock.runs.list_runs import ListedRun
 
-__all__ = ["COMMAND_LINE", "run"]
-
 _DEFAULT = "artifacts"
 COMMAND_LINE = CommandLine(
     "runs",

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from penstock.metrics.summary import Summary
     from penstock.reports.artifacts import Artifacts
 
-__all__ = ["columns", "draw_on", "show"]
-
 _MIN_WIDTH = 40
 
 

@@ -9,8 +9,6 @@ import textwrap
 from collections.abc import Container, Sequence
 from typing import IO, Any
 
-__all__ = ["Paint", "aligned", "columns", "fit", "print_json", "terminal_width", "wrap"]
-
 _TWO_COLUMNS = re.compile(r"( +\S+(?: \S+)*  +)(\S.*)")
 """An indented line with a name, a gap of two or more spaces, and a description."""
 

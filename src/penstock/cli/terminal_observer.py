@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from penstock.metrics.summary import Summary
     from penstock.records.log import Sample
 
-__all__ = ["TerminalObserver", "point_line"]
-
 
 class TerminalObserver(Observer):
     """Prints what happens in a run, with a line for each point of an experiment, and lets Ctrl-C interrupt it."""

@@ -28,8 +28,6 @@ from penstock.secrets import redact_url
 from penstock.settings.command_line import CommandLine, examples, options
 from penstock.settings.flag_values import ParsedArguments
 
-__all__ = ["COMMAND_LINE", "LEDGER", "ledger_url", "parse_time", "run"]
-
 LEDGER = f"""
 --ledger URL | str ledger url
     The gateway's ledger: sqlite:///FILE, sqlite:////ABSOLUTE/FILE or postgresql://...

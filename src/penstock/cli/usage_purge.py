@@ -9,8 +9,6 @@ from penstock.plural import counted
 from penstock.settings.command_line import CommandLine, options
 from penstock.settings.flag_values import ParsedArguments
 
-__all__ = ["COMMAND_LINE", "run"]
-
 COMMAND_LINE = CommandLine(
     "usage purge",
     "Delete the entries of requests that arrived before a time from the gateway's usage ledger.",

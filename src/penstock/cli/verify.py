@@ -17,8 +17,6 @@ from penstock.settings.flags.flag import Positional
 if TYPE_CHECKING:
     from penstock.records.verify import Verdict
 
-__all__ = ["COMMAND_LINE", "run"]
-
 _OPTIONS = """
 --against FILE | path against
     Compare the bodies with this file or folder.

@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 
 from penstock.metrics.confidence import t_critical
 
-__all__ = ["Estimate", "Values", "block_length", "compare_means", "compare_percentiles", "holm"]
-
 Values = NDArray[np.float64]
 
 _MAX_RESAMPLES = 1999

@@ -21,8 +21,6 @@ from penstock.comparison.read_runs import PairedBy, Pairs, Requests
 from penstock.errors import UserError
 from penstock.metrics.catalogue import CATALOGUE
 
-__all__ = ["Comparison", "Row", "Side", "compare"]
-
 _PERCENTILES = (50, 90, 95, 99)
 _MIN_REQUESTS = 10
 """With fewer requests, an interval means nothing."""

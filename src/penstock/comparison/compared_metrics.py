@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["COMPARED", "FAILED", "GROUPS", "METRICS", "THROUGHPUTS"]
-
 METRICS = (
     "time_to_first_token",
     "request_latency",

@@ -9,8 +9,6 @@ from penstock.comparison.compared_metrics import COMPARED
 from penstock.errors import UserError
 from penstock.metrics.conditions import Condition, parse_condition
 
-__all__ = ["check_difference", "parse_limit"]
-
 
 def parse_limit(text: str) -> Condition:
     """Parse a condition on the difference of B against A, absolute or in percent of A."""

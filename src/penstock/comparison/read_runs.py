@@ -15,8 +15,6 @@ from penstock.comparison.compared_metrics import FAILED, METRICS
 from penstock.errors import UserError
 from penstock.metrics.certificate import Certificate
 
-__all__ = ["PairedBy", "Pairs", "Requests", "RunStatus", "pair", "read_requests"]
-
 PairedBy = Literal["body", "plan"] | None
 """`body`: the same bytes were sent; `plan`: the same position in the schedule of an interleaved run; None: not paired."""
 

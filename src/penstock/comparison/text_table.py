@@ -10,8 +10,6 @@ from penstock.comparison.compare_pairs import Comparison, Row, Side
 from penstock.metrics.catalogue import CATALOGUE
 from penstock.plural import counted
 
-__all__ = ["comparison_text"]
-
 _CORRECTED = " *"
 """Marks a row whose interval excludes 0 although the verdict is `within noise`."""
 

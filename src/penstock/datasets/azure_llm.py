@@ -11,8 +11,6 @@ from datetime import UTC, datetime
 from penstock.datasets.csv_file import CsvTrace, has_columns
 from penstock.datasets.format import Format
 
-__all__ = ["FORMAT"]
-
 _COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
 

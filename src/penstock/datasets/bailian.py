@@ -18,8 +18,6 @@ from penstock.datasets.row_file import Row, RowFile, prompt
 from penstock.datasets.schedule_part import check_milliseconds
 from penstock.settings.schema import InputSettings
 
-__all__ = ["FORMAT"]
-
 _BLOCK_SIZE = 16
 
 _Length = Annotated[int, msgspec.Meta(ge=1)]

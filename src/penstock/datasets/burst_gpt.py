@@ -9,8 +9,6 @@ from __future__ import annotations
 from penstock.datasets.csv_file import CsvTrace, has_columns
 from penstock.datasets.format import Format
 
-__all__ = ["FORMAT"]
-
 _COLUMNS = ("Timestamp", "Request tokens", "Response tokens")
 
 

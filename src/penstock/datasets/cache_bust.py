@@ -8,8 +8,6 @@ import msgspec
 
 from penstock.datasets.conversation import Turn
 
-__all__ = ["IN_SYSTEM_PROMPT", "CacheBust"]
-
 IN_SYSTEM_PROMPT = ("system_prefix", "system_suffix", "warmup_isolation_system")
 _WARMUP_ONLY = ("warmup_isolation_system", "warmup_isolation_first_turn")
 _AT_THE_END = ("system_suffix", "first_turn_suffix")

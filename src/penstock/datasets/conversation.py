@@ -6,8 +6,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-__all__ = ["BodyLocation", "Conversation", "Media", "PromptShape", "Turn"]
-
 
 class BodyLocation(NamedTuple):
     """The location of a request body in one of the user's files."""

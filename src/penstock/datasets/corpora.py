@@ -12,8 +12,6 @@ from penstock.datasets.sentences import pick
 from penstock.datasets.word_lists import ADJECTIVES, NOUNS, TRANSITIVE
 from penstock.tokens.tokenizer import Tokenizer
 
-__all__ = ["PRECEDING_TEXT", "Corpus", "corpus", "count_after_text"]
-
 _RANDOM_WORDS = 2048
 """Different tokens in the prompts of the corpus `random`."""
 _CANDIDATES = 8 * _RANDOM_WORDS

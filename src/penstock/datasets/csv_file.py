@@ -16,8 +16,6 @@ from penstock.errors import UserError
 from penstock.plural import counted
 from penstock.settings.schema import InputSettings
 
-__all__ = ["CsvTrace", "has_columns"]
-
 
 def has_columns(path: str, columns: Sequence[str]) -> bool:
     """Return whether the first line of a file is a CSV header with these columns."""

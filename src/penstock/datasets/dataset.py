@@ -14,8 +14,6 @@ from penstock.datasets.source_files import SourceFile
 from penstock.settings.schema import ScheduleSettings
 from penstock.tokens.tokenizer import Tokenizer
 
-__all__ = ["Contents", "Dataset", "Edit", "Progress", "ReadOptions", "StoredDataset"]
-
 Progress = Callable[[int, int], None]
 """Called with (done, total)."""
 Edit = Callable[[Conversation], Conversation]

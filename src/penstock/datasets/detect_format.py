@@ -11,8 +11,6 @@ from penstock.datasets.formats import formats, is_known, lookup, supported_forma
 from penstock.datasets.jsonl import FileErrors, empty_file, explain, jsonl_files, open_failure, read_lines
 from penstock.errors import UserError
 
-__all__ = ["detect"]
-
 _WHOLE_FILE_LIMIT = 64 * 1024 * 1024
 
 

@@ -10,8 +10,6 @@ from random import Random
 
 from penstock.datasets.text_pieces import CHARACTERS, TextPieces
 
-__all__ = ["fit_length"]
-
 _ROUNDS = 8
 _NEARBY = 96
 """Characters before and after the best cut at which other cuts are tried."""

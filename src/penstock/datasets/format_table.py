@@ -5,8 +5,6 @@ The help of the command line shows the names, so this module imports nothing.
 
 from __future__ import annotations
 
-__all__ = ["FORMAT_MODULES"]
-
 FORMAT_MODULES = {
     "single_turn": "penstock.datasets.single_turn",
     "multi_turn": "penstock.datasets.multi_turn",

@@ -12,8 +12,6 @@ from penstock.plugins import FORMATS as PLUGIN_GROUP
 from penstock.plugins import load_plugins
 from penstock.suggest import nearest
 
-__all__ = ["FORMATS", "PLANNED", "find", "formats", "is_known", "lookup", "supported_formats"]
-
 FORMATS: tuple[Format, ...] = tuple([import_module(module).FORMAT for module in FORMAT_MODULES.values()])
 
 PLANNED = (

@@ -25,8 +25,6 @@ from penstock.datasets.source_files import source_files
 from penstock.plural import counted
 from penstock.settings.schema import InputSettings
 
-__all__ = ["FORMAT", "InputsJson"]
-
 _NAME = "inputs_json"
 _BODY_STARTS = (b"{", b"[")
 _PAYLOADS = re.compile(rb'"payloads"[ \t\r\n]*:[ \t\r\n]*\[[ \t\r\n]*')

@@ -12,8 +12,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["TOO_DEEP", "address", "is_json", "replace_lone_surrogates", "syntax_error"]
-
 TOO_DEEP = "the JSON is nested too deeply; 500 levels are supported"
 """msgspec and json both recurse: at Python's default recursion limit they fail a little below 1,000 levels."""
 

@@ -10,8 +10,6 @@ import msgspec
 
 from penstock.datasets.json_text import TOO_DEEP, replace_lone_surrogates, syntax_error
 
-__all__ = ["LineNumbers", "Malformed", "Truncated", "Window", "skip_space"]
-
 _BLANKS = b" \t\r\n"
 _SPACE = re.compile(rb"[ \t\r\n]*")
 _NEXT_ITEM = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*")

@@ -11,18 +11,6 @@ import msgspec
 from penstock.datasets.json_text import TOO_DEEP, syntax_error
 from penstock.errors import UserError
 
-__all__ = [
-    "BOM",
-    "IN_UTF16",
-    "UTF16",
-    "FileErrors",
-    "empty_file",
-    "explain",
-    "jsonl_files",
-    "open_failure",
-    "read_lines",
-]
-
 _SHOWN = 20
 BOM = b"\xef\xbb\xbf"
 """A byte-order mark, which is not part of the first line."""

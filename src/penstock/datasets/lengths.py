@@ -12,8 +12,6 @@ from typing import NamedTuple
 from penstock.datasets.random_streams import length, stream
 from penstock.settings.schema import InputSettings
 
-__all__ = ["Lengths", "draw_lengths"]
-
 
 class Lengths(NamedTuple):
     inputs: list[int]

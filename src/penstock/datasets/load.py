@@ -22,8 +22,6 @@ from penstock.errors import UserError
 from penstock.settings.schema import InputSettings, ScheduleSettings, SynthesisSettings
 from penstock.tokens.tokenizer import Tokenizer
 
-__all__ = ["load", "task"]
-
 
 def task(settings: InputSettings) -> str:
     """Return what `load` does, to show it with its progress."""

@@ -23,8 +23,6 @@ from penstock.datasets.row_file import Row, RowFile, prompt, session_name
 from penstock.datasets.schedule_part import check_milliseconds
 from penstock.settings.schema import InputSettings
 
-__all__ = ["FORMAT", "MooncakeTrace", "first_row_is_timed"]
-
 _BLOCK_SIZE = 512
 _TRIED_LINES = 100
 """Lines that are tried to find a row that can be read. The dataset reports the others."""

@@ -19,8 +19,6 @@ from penstock.datasets.row_file import Row, RowFile, session_name
 from penstock.datasets.turn_fields import TurnFields, UnusedFields, build_turn
 from penstock.settings.schema import InputSettings
 
-__all__ = ["FORMAT", "MultiTurn"]
-
 _NAME = "multi_turn"
 
 

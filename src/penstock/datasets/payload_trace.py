@@ -14,8 +14,6 @@ from penstock.datasets.row_file import Row, RowFile, session_name
 from penstock.datasets.schedule_part import check_milliseconds
 from penstock.errors import UserError
 
-__all__ = ["FORMS", "PayloadTrace", "decode_members"]
-
 FORMS = ("messages", "text_input", "input_length")
 """Fields that describe a prompt; a row has one of them or a payload."""
 _PAYLOAD = re.compile(rb'"payload"[ \t\r\n]*:[ \t\r\n]*')

@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from penstock.errors import UserError
 
-__all__ = ["PUBLIC_DATASETS", "PublicDataset", "fetch"]
-
 
 class PublicDataset(NamedTuple):
     repo: str

@@ -20,8 +20,6 @@ from penstock.datasets.sentences import pick
 from penstock.datasets.single_turn import SingleTurn
 from penstock.settings.schema import InputSettings
 
-__all__ = ["FORMAT"]
-
 _ENTRIES = 100
 
 

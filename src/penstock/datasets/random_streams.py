@@ -8,8 +8,6 @@ import uuid
 from collections.abc import Collection, Iterator
 from random import Random
 
-__all__ = ["conversation_ids", "fresh_seed", "length", "normal", "stream"]
-
 
 def fresh_seed() -> int:
     return int.from_bytes(os.urandom(8), "big")

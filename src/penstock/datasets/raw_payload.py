@@ -20,8 +20,6 @@ from penstock.datasets.jsonl import FileErrors, explain, jsonl_files, read_lines
 from penstock.datasets.source_files import source_files
 from penstock.settings.schema import InputSettings
 
-__all__ = ["FORMAT", "RawPayload"]
-
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Row", "RowFile", "prompt", "session_name"]
-
 _CHECKED_ROWS = 5000
 """Rows of a large file that are checked before the run, in 0.1 s."""
 _SAMPLES = 500

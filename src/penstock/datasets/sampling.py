@@ -11,8 +11,6 @@ from collections.abc import Callable
 from random import Random
 from typing import Literal
 
-__all__ = ["picker"]
-
 _MASK = (1 << 64) - 1
 _ROUNDS = 4
 _SMALL = 256

@@ -13,8 +13,6 @@ from penstock.errors import UserError
 from penstock.plural import counted
 from penstock.settings.schema import ScheduleSettings
 
-__all__ = ["MAX_MS", "SchedulePart", "check_milliseconds"]
-
 MAX_MS = 9e12
 """Times are stored as 64-bit integers in nanoseconds, which end at 9.2e18."""
 

@@ -22,8 +22,6 @@ from penstock.datasets.word_lists import (
     TRANSITIVE,
 )
 
-__all__ = ["first_words", "opening_sentence", "pick", "sentence", "short_sentence", "words"]
-
 T = TypeVar("T")
 
 # fmt: off

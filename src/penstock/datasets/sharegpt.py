@@ -23,8 +23,6 @@ from penstock.errors import UserError
 from penstock.settings.schema import InputSettings
 from penstock.tokens.tokenizer import Tokenizer
 
-__all__ = ["FORMAT"]
-
 _NAME = "sharegpt"
 _ENTRIES = 1000
 _MIN_TOKENS, _MAX_PROMPT_TOKENS, _MAX_TOKENS = 4, 1024, 2048

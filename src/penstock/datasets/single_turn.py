@@ -15,8 +15,6 @@ from penstock.datasets.row_file import Row, RowFile, session_name
 from penstock.datasets.turn_fields import CONTENT, TurnFields, UnusedFields, build_turn
 from penstock.settings.schema import InputSettings
 
-__all__ = ["FORMAT", "SingleTurn"]
-
 _NAME = "single_turn"
 
 

@@ -8,8 +8,6 @@ from typing import NamedTuple
 from penstock.datasets.jsonl import open_failure
 from penstock.errors import UserError
 
-__all__ = ["Identity", "SourceFile", "source_files"]
-
 
 class Identity(NamedTuple):
     """File attributes that show whether the file has changed."""

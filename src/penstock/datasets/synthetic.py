@@ -32,8 +32,6 @@ from penstock.settings.schema import InputSettings, RankingSettings
 from penstock.tokens.chat_template import ChatTokenizer
 from penstock.tokens.tokenizer import Tokenizer
 
-__all__ = ["Synthetic"]
-
 _CHUNK_TEXTS = 256
 _CHUNK_TOKENS = 200_000
 _CHUNK_MIN_TEXTS = 8

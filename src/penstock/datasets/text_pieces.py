@@ -16,8 +16,6 @@ from penstock.datasets.corpora import Corpus, count_after_text
 from penstock.datasets.sentences import first_words, pick, words
 from penstock.tokens.tokenizer import Tokenizer
 
-__all__ = ["CHARACTERS", "TextPieces", "build_text_pieces"]
-
 _SHORT_PARTS = 256
 _MIN_SINGLES = 16
 """If fewer words than this have one token, single characters are used as well."""

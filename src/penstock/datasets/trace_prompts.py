@@ -23,8 +23,6 @@ from penstock.datasets.random_streams import stream
 from penstock.datasets.text_pieces import TextPieces, build_text_pieces
 from penstock.tokens.tokenizer import Tokenizer
 
-__all__ = ["TracePrompts"]
-
 _CHECKED_TEXTS = 64
 _RANDOM_WORDS = 4
 _KEPT_BLOCKS = 8192

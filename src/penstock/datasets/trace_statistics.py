@@ -9,8 +9,6 @@ import msgspec
 
 from penstock.datasets.conversation import Conversation, Turn
 
-__all__ = ["Arrivals", "Distribution", "Reuse", "TraceStatistics", "trace_statistics"]
-
 
 class Distribution(msgspec.Struct, frozen=True):
     avg: float

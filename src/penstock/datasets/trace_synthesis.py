@@ -18,8 +18,6 @@ from penstock.datasets.random_streams import stream
 from penstock.plural import counted
 from penstock.settings.schema import SynthesisSettings
 
-__all__ = ["synthesize"]
-
 
 def synthesize(
     conversations: Sequence[Conversation], settings: SynthesisSettings, block_size: int, seed: int

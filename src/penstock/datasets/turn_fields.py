@@ -12,8 +12,6 @@ from penstock.datasets.media.files import read_audio, read_image
 from penstock.datasets.schedule_part import check_milliseconds
 from penstock.suggest import nearest
 
-__all__ = ["CONTENT", "TurnFields", "UnusedFields", "build_turn"]
-
 CONTENT = ("image", "images", "audio", "audios", "video", "videos", "image_uuids")
 """Fields of a turn other than texts; any of them shows that an object is a turn."""
 _UNSUPPORTED = ("video", "videos", "image_uuids")

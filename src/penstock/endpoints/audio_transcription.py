@@ -18,8 +18,6 @@ from penstock.endpoints.reply import Failure, Reply
 from penstock.errors import UserError
 from penstock.settings.schema import EndpointSettings
 
-__all__ = ["AudioTranscription"]
-
 _BOUNDARY = "penstock-58f1d0c3a94e4b6f8a27c6e5b1d93f40"
 """128 random bits after the name, so that no file contains it."""
 _TYPES = {"mp3": "mpeg", "m4a": "mp4"}

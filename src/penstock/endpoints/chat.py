@@ -11,8 +11,6 @@ from penstock.endpoints.openai_streams import read_choices_stream
 from penstock.endpoints.reply import Reply
 from penstock.settings.schema import EndpointSettings
 
-__all__ = ["Chat"]
-
 
 class Chat(Endpoint):
     name = "chat"

@@ -19,8 +19,6 @@ from penstock.endpoints.responses_replies import read_response, read_response_st
 from penstock.plural import counted
 from penstock.wire import sse
 
-__all__ = ["UNMATCHED_FIELD", "Extractor", "input_texts", "read_any_body", "read_any_stream"]
-
 UNMATCHED_FIELD = "Replies in which the response_field matched nothing"
 """Warning of a reply. Without a match the form of the reply is detected."""
 

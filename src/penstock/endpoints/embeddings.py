@@ -14,8 +14,6 @@ from penstock.endpoints.openai_common import texts_of
 from penstock.endpoints.reply import Reply
 from penstock.settings.schema import EndpointSettings
 
-__all__ = ["Embeddings"]
-
 
 class _Item(msgspec.Struct):
     embedding: msgspec.Raw

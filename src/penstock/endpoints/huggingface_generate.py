@@ -15,8 +15,6 @@ from penstock.endpoints.usage import Count
 from penstock.settings.schema import EndpointSettings
 from penstock.wire import sse
 
-__all__ = ["HuggingFaceGenerate"]
-
 
 class _Token(msgspec.Struct):
     text: str = ""

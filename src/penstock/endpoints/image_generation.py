@@ -14,8 +14,6 @@ from penstock.endpoints.reply import Reply
 from penstock.settings.schema import EndpointSettings
 from penstock.wire import sse
 
-__all__ = ["ImageGeneration"]
-
 
 class _Image(msgspec.Struct):
     b64_json: msgspec.Raw = msgspec.Raw()

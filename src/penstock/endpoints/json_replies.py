@@ -15,22 +15,6 @@ import msgspec
 
 from penstock.endpoints.reply import Failure, Reply
 
-__all__ = [
-    "DONE",
-    "UNREADABLE",
-    "as_text",
-    "decode_all",
-    "decode_reply",
-    "decode_typed",
-    "error_failure",
-    "excerpt",
-    "malformed",
-    "not_json",
-    "parse_json",
-    "unexpected_stream",
-    "without_lone_surrogates",
-]
-
 T = TypeVar("T")
 
 DONE = b"[DONE]"

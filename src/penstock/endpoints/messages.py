@@ -14,8 +14,6 @@ from penstock.endpoints.reply import Failure, Reply
 from penstock.settings.schema import EndpointSettings
 from penstock.wire import sse
 
-__all__ = ["Messages"]
-
 _DEFAULT_LIMIT = 1024
 """The API requires a length limit."""
 

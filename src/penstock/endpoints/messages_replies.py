@@ -12,8 +12,6 @@ from penstock.endpoints.json_replies import error_failure
 from penstock.endpoints.reply import Reply, Usage
 from penstock.endpoints.usage import parse_usage, read_usage
 
-__all__ = ["MESSAGE_EVENTS", "read_any_usage", "read_message", "read_message_stream"]
-
 MESSAGE_EVENTS = frozenset(
     (
         "message_start",

@@ -11,8 +11,6 @@ from penstock.endpoints.openai_types import Message, ToolCall, chunk_failure, de
 from penstock.endpoints.reply import Failure, Reply
 from penstock.endpoints.usage import read_usage
 
-__all__ = ["add_tool_calls", "message_texts", "read_choices_body", "set_stream_options", "texts_of", "tool_texts"]
-
 
 def read_choices_body(body: bytes) -> Reply:
     """Read an unstreamed reply."""

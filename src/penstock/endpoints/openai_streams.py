@@ -13,8 +13,6 @@ from penstock.endpoints.reply import Failure, Reply
 from penstock.endpoints.usage import read_usage
 from penstock.wire import sse
 
-__all__ = ["read_choices_stream"]
-
 
 def read_choices_stream(body: bytes, field: bytes, *, timed: bool) -> Reply:
     """Read a stream of chat chunks (`delta`) or completions chunks (`text`); `field` is the JSON key before the text."""

@@ -26,17 +26,6 @@ from penstock.endpoints.json_replies import (
 from penstock.endpoints.reply import Failure
 from penstock.endpoints.usage import WireUsage, parse_usage
 
-__all__ = [
-    "Choice",
-    "Chunk",
-    "Message",
-    "ToolCall",
-    "chunk_failure",
-    "decode_body",
-    "decode_chunk",
-    "decode_events",
-]
-
 
 class Function(msgspec.Struct):
     name: str | None = None

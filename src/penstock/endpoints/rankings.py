@@ -14,8 +14,6 @@ from penstock.endpoints.reply import Reply
 from penstock.errors import UserError
 from penstock.settings.schema import EndpointSettings
 
-__all__ = ["CohereRankings", "NimRankings", "TeiRankings"]
-
 
 class _Ranked(msgspec.Struct):
     index: int

@@ -25,8 +25,6 @@ import msgspec
 from penstock.endpoints.json_replies import UNREADABLE
 from penstock.endpoints.openai_types import Chunk, decode_chunk
 
-__all__ = ["RepeatedChunks", "find_repeated_chunks"]
-
 _BACKSLASH = ord("\\")
 _decode_strings = msgspec.json.Decoder(list[str]).decode
 

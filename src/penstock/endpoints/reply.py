@@ -9,8 +9,6 @@ from typing import Any, Literal
 
 import msgspec
 
-__all__ = ["ErrorOwner", "Failure", "Reply", "Usage"]
-
 ErrorOwner = Literal["server", "network", "penstock", "user"]
 
 

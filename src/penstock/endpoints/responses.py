@@ -15,9 +15,6 @@ from penstock.endpoints.responses_replies import read_response, read_response_st
 from penstock.endpoints.responses_types import decode_item
 from penstock.settings.schema import EndpointSettings
 
-__all__ = ["Responses"]
-
-
 _NOT_SENT_BACK = frozenset(
     (
         "reasoning",

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-__all__ = ["EVENTS", "REASONING_KINDS", "EventType", "Role"]
-
 Role = Literal["delta", "done_text", "done_part", "done_item", "terminal", "error", "progress"]
 
 

@@ -31,8 +31,6 @@ from penstock.endpoints.responses_types import (
 from penstock.endpoints.usage import read_usage
 from penstock.wire import sse
 
-__all__ = ["read_response", "read_response_stream"]
-
 _LENGTH_LIMIT = "max_output_tokens"
 _UNFINISHED = (None, "in_progress", "queued")
 

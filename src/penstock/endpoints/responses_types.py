@@ -14,19 +14,6 @@ import msgspec
 from penstock.endpoints.json_replies import UNREADABLE, without_lone_surrogates
 from penstock.endpoints.usage import WireUsage, parse_usage
 
-__all__ = [
-    "Event",
-    "Item",
-    "Part",
-    "Response",
-    "decode_event",
-    "decode_events",
-    "decode_item",
-    "decode_part",
-    "decode_response",
-    "item_texts",
-]
-
 T = TypeVar("T", bound=msgspec.Struct)
 
 _EMPTY = msgspec.Raw()

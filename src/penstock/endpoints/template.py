@@ -21,8 +21,6 @@ from penstock.settings.schema import EndpointSettings
 if TYPE_CHECKING:
     from jinja2 import Template as Compiled
 
-__all__ = ["Template"]
-
 NAMED = {"nv-embedqa": '{"text": {{ texts|tojson }}}'}
 _NOT_SENT = ("payload_template", "response_field")
 _VARIABLES = (

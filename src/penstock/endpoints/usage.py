@@ -8,8 +8,6 @@ import msgspec
 
 from penstock.endpoints.reply import Usage
 
-__all__ = ["Count", "WireUsage", "parse_usage", "read_usage"]
-
 _MAX_COUNT = 1 << 62
 Count = Annotated[int, msgspec.Meta(ge=0, le=_MAX_COUNT)]
 

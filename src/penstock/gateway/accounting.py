@@ -15,8 +15,6 @@ from penstock.gateway.ledger.entry import Attempt, Entry
 from penstock.gateway.upstream.target import Target
 from penstock.wire.exchange import Exchange
 
-__all__ = ["Accounting", "AttemptKind"]
-
 AttemptKind = Literal["initial", "retry", "fallback"]
 UPSTREAM_FAILED = "upstream_failed"
 _IDENTIFIER = re.compile(r"[A-Za-z0-9_.-]{1,64}")

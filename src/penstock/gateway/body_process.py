@@ -19,8 +19,6 @@ from typing import IO, Any
 
 from penstock.processes import spawn
 
-__all__ = ["BodyProcesses", "Work"]
-
 Work = Callable[..., tuple[Any, bytes]]
 """Takes arguments and a body. Returns a result and the changed body, which is empty if nothing changed."""
 

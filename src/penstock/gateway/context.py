@@ -14,8 +14,6 @@ from penstock.gateway.storage.response_ids import ResponseIds
 from penstock.gateway.upstream.cooldowns import Cooldowns
 from penstock.gateway.upstream.routing import RoundRobin
 
-__all__ = ["WorkerContext"]
-
 
 class WorkerContext(Protocol):
     config: GatewayConfig

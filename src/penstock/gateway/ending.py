@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from penstock.gateway.refusal import Refusal
 
-__all__ = ["CallerGoneError", "Ending", "shutting_down"]
-
 
 class CallerGoneError(Exception):
     """The caller closed its connection before it had the reply."""

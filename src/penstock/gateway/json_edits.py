@@ -10,18 +10,6 @@ from typing import Any, NamedTuple
 
 import orjson
 
-__all__ = [
-    "MAX_BRACKETS",
-    "Replacements",
-    "TooComplexError",
-    "count_values",
-    "replace_in_place",
-    "set_member",
-    "top_level_names",
-    "top_level_spans",
-    "with_members",
-]
-
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
 _EVERY_STRING = re.compile(_STRING, re.DOTALL)
 _ANY_TOKEN = re.compile(rb'(%b)(\s*+:)?|([{\[])|([}\]])|(,)|[^\s{}\[\],:"]++' % _STRING, re.DOTALL)

@@ -10,8 +10,6 @@ from collections.abc import Callable
 
 from penstock.gateway.refusal import Refusal
 
-__all__ = ["Holding", "MemoryBudget"]
-
 COPIES = 2
 """How often a body is in memory: as it arrived, and as the message or the reply that is made from it."""
 

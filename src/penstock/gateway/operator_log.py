@@ -12,8 +12,6 @@ from typing import Literal, Protocol
 
 import msgspec
 
-__all__ = ["Level", "OperatorLog", "log_operator_message", "set_worker_number"]
-
 Level = Literal["info", "warning", "error"]
 
 _context: dict[str, int | None] = {"worker": None}

@@ -6,8 +6,6 @@ from typing import Any
 
 import orjson
 
-__all__ = ["Refusal"]
-
 
 class Refusal(Exception):
     """An error response. `message` goes to the caller: it never contains a secret, a matched text or data of another

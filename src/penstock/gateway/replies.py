@@ -6,18 +6,6 @@ from penstock.gateway.guardrails import block_code, block_message, block_type
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.upstream.target import Target
 
-__all__ = [
-    "JSON",
-    "blocked",
-    "body_timeout",
-    "content_type",
-    "invalid_body",
-    "never_fits",
-    "too_large",
-    "unknown_reference",
-    "upstream_request_id",
-]
-
 _MAX_ID_CHARS = 256
 JSON = ("content-type", "application/json")
 

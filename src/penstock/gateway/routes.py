@@ -9,8 +9,6 @@ from penstock.gateway.dialects.embeddings import Embeddings
 from penstock.gateway.dialects.messages import Messages
 from penstock.gateway.dialects.responses import Responses
 
-__all__ = ["BY_NAME", "BY_PATH", "DEFAULT_BASES", "ENDPOINTS", "MODELS", "PREFIX", "Route"]
-
 Route = str
 """The name of a dialect."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["join_surrogates", "replace_unpaired_surrogates"]
-
 _ESCAPES = re.compile(
     rb"(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\.", re.DOTALL
 )

@@ -20,8 +20,6 @@ from penstock.metrics.metric import Measures, TokenCounts
 from penstock.metrics.statistics import Values
 from penstock.records.record import Record, Usage
 
-__all__ = ["Batch", "CountColumns", "Layout", "Lists", "MeasureTable", "Selection", "column"]
-
 Selection = NDArray[np.bool_]
 Indexes = NDArray[np.intp]
 _NOTHING: list[int] = []

@@ -26,17 +26,6 @@ from penstock.metrics.statistics import Column, Values
 from penstock.records.record import Record
 from penstock.scratch import Scratch
 
-__all__ = [
-    "HEADLINE",
-    "STATISTICS",
-    "Bounds",
-    "FigureBounds",
-    "RequestBounds",
-    "batch_bounds",
-    "bounds_of",
-    "figure_bounds",
-]
-
 HEADLINE = (
     "time_to_first_token",
     "time_to_second_token",

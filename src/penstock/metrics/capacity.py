@@ -26,22 +26,6 @@ from penstock.metrics.intervals import clopper_pearson, miss_bounds
 from penstock.metrics.statistics import Values
 from penstock.metrics.trend import kendall
 
-__all__ = [
-    "ERROR_RATE",
-    "CapacitySearch",
-    "Decision",
-    "Level",
-    "LevelTest",
-    "Limit",
-    "Outcome",
-    "SearchOutcome",
-    "SearchResult",
-    "Slo",
-    "Visit",
-    "isotonic",
-    "parse_slo",
-]
-
 ERROR_RATE = "request_error_rate"
 _ERROR = 0.02
 """Probability that the test of a level decides wrongly, if the level is not close to the limit."""

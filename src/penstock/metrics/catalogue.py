@@ -22,8 +22,6 @@ from penstock.metrics.metric import Metric, MetricGroup, Table
 from penstock.plugins import METRICS as PLUGIN_GROUP
 from penstock.plugins import load_plugins
 
-__all__ = ["CATALOGUE", "GROUPS", "in_table"]
-
 _BUILTIN: tuple[MetricGroup, ...] = tuple(
     map(
         resolve_name,

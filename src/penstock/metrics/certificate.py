@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 BoundsByMetric: TypeAlias = "Mapping[str, Mapping[str, FigureBounds]]"
 """Metric and statistic to the bounds of the figure."""
 
-__all__ = ["BoundsByMetric", "Certificate", "NodeCertificate", "RequestCounts", "certify"]
-
 VERDICTS = ("VALID", "DEGRADED", "INVALID")
 _SHORT_RUN_S = 0.25
 """Below this duration, shares of CPU time mean nothing."""

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from penstock.metrics.statistics import Column, Stats, weighted_statistics
 from penstock.scratch import Scratch
 
-__all__ = ["Levels", "Window", "count_levels"]
-
 _IN_MEMORY = 1 << 17
 _CHUNK = 1 << 17
 

@@ -15,8 +15,6 @@ from penstock.metrics.groups.network import ADJUSTED_BY_NETWORK
 from penstock.metrics.statistics import PERCENTILES, Stats
 from penstock.suggest import did_you_mean
 
-__all__ = ["Condition", "check_run", "parse_assertion", "parse_condition"]
-
 STATISTICS = ("avg", "min", "max", *(f"p{percentile}" for percentile in PERCENTILES), "std", "count")
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,

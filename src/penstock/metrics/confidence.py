@@ -9,8 +9,6 @@ import msgspec
 
 from penstock.metrics.statistics import PERCENTILES, Stats
 
-__all__ = ["Interval", "aggregate", "interval", "t_critical"]
-
 STATISTICS = ("avg", *(f"p{q}" for q in PERCENTILES), "min", "max", "std", "sum")
 
 

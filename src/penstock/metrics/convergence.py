@@ -9,8 +9,6 @@ import numpy as np
 from penstock.metrics.confidence import interval
 from penstock.metrics.statistics import Values
 
-__all__ = ["DEFAULT_LIMITS", "distance", "relative_spread"]
-
 DEFAULT_LIMITS = {"ci_width": 0.1, "cv": 0.05, "distribution": 0.1}
 """Limit of each mode's figure, below which a metric is stable."""
 

@@ -6,8 +6,6 @@ from typing import Self
 
 import msgspec
 
-__all__ = ["Counts"]
-
 
 class Counts(msgspec.Struct):
     """The base of a structure whose fields are all numbers that are added up."""

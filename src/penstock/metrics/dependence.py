@@ -22,8 +22,6 @@ import numpy as np
 
 from penstock.metrics.statistics import Values
 
-__all__ = ["MIN_TIMES", "Dependence", "InFlight", "correlation_time", "is_constant", "requests_in_flight"]
-
 MIN_TIMES = 20.0
 """Correlation times that a run must have. With 10, simulated queues at loads of 0.7 and more print intervals of the mean for
 those runs that met little congestion, and up to 9 % of all runs print one that misses the truth."""

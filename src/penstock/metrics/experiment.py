@@ -8,8 +8,6 @@ from typing import NamedTuple
 from penstock.metrics.confidence import Interval, aggregate
 from penstock.metrics.statistics import Stats
 
-__all__ = ["RunFigures", "VariationFigures", "group_runs"]
-
 
 class RunFigures(NamedTuple):
     """One point of an experiment."""

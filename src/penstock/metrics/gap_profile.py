@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from penstock.metrics.batch import Batch, MeasureTable
 
-__all__ = ["GapProfile", "GapProfileBuilder", "PositionGaps"]
-
 _STEP = math.log(1.02)
 _LEAST_MS = 1e-3
 _BINS = 1100

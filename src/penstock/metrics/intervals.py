@@ -23,20 +23,6 @@ from penstock.metrics.confidence import t_critical
 from penstock.metrics.dependence import MIN_TIMES, Dependence, InFlight, correlation_time, is_constant
 from penstock.metrics.statistics import Values
 
-__all__ = [
-    "CONFIDENCE",
-    "FigureInterval",
-    "Sample",
-    "beta_quantile",
-    "clopper_pearson",
-    "miss_bounds",
-    "needed_for",
-    "product_interval",
-    "rate_interval",
-    "regularised_beta",
-    "share_interval",
-]
-
 CONFIDENCE = 0.95
 _MIN_VALUES = 25
 _MIN_BEYOND = 15

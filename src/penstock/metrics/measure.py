@@ -13,8 +13,6 @@ from penstock.metrics.metric import Measures, TokenCounts
 from penstock.records.header import RunHeader
 from penstock.records.record import Record
 
-__all__ = ["measure", "measure_batch", "unfit_metrics"]
-
 _OF_BATCH = tuple(group.measure_batch for group in GROUPS if group.measure_batch is not None)
 _OF_RECORD = tuple(group.measure for group in GROUPS if group.measure is not None)
 

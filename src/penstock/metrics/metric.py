@@ -14,21 +14,6 @@ from penstock.table_rows import table_rows
 if TYPE_CHECKING:
     from penstock.metrics.batch import Batch, CountColumns, MeasureTable
 
-__all__ = [
-    "UNCOUNTED",
-    "Measures",
-    "Metric",
-    "MetricGroup",
-    "PhaseFigures",
-    "Table",
-    "TokenCounts",
-    "Tokens",
-    "label",
-    "per_request",
-    "per_run",
-    "read_metrics",
-]
-
 Kind = Literal["record", "list", "run"]
 Table = Literal["main", "http", "effective", "active", "power"]
 Tokens = Literal["input_tokens", "output_tokens"]

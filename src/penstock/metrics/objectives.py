@@ -11,8 +11,6 @@ from penstock.metrics.batch import MeasureTable, Selection
 from penstock.metrics.catalogue import CATALOGUE
 from penstock.suggest import did_you_mean
 
-__all__ = ["Objective", "meets", "parse_objectives"]
-
 _ABBREVIATIONS = {
     "ttft": "time_to_first_token",
     "itl": "inter_token_latency",

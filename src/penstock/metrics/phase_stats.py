@@ -25,8 +25,6 @@ from penstock.metrics.timeline import Timeline
 from penstock.records.record import ErrorOwner, Failure, Record
 from penstock.scratch import Scratch
 
-__all__ = ["ErrorGroup", "PhaseStats", "count_by_owner"]
-
 _MESSAGE_LIMIT = 500
 _WIDE_NS = 2_000_000
 _GROUP_LIMIT = 1_000

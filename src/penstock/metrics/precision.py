@@ -17,8 +17,6 @@ from penstock.metrics.intervals import CONFIDENCE, FigureInterval, Sample
 from penstock.metrics.statistics import PERCENTILES, Values
 from penstock.suggest import did_you_mean
 
-__all__ = ["Checkpoints", "Precision", "parse_precision"]
-
 FIRST_CHECKPOINT = 100
 _TARGET = re.compile(
     r"(?P<statistic>\w+)\s+(?P<metric>\w+)\s*(?:±|\+-|\+/-)\s*(?P<width>\d+\.?\d*|\.\d+)\s*(?P<percent>%?)"

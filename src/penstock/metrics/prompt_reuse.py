@@ -12,8 +12,6 @@ from penstock.records.header import RunHeader
 from penstock.records.payloads import PayloadStore
 from penstock.records.prompt_reuse import ReuseCounts
 
-__all__ = ["ReuseCounter", "ReuseSummary"]
-
 _NOTED_SHARE = 0.01
 _ADVICE = "A server with a prefix cache answers these faster; --cache-bust first_turn_prefix prevents that."
 

@@ -12,8 +12,6 @@ from penstock.metrics.counts import Counts
 from penstock.metrics.statistics import Values
 from penstock.records.header import RunHeader
 
-__all__ = ["ReplyChecks"]
-
 _TOKENS_PER_CHUNK = 1.1
 _LENGTH_TOLERANCE = 0.05
 _OVERLONG_SHARE = 0.05

@@ -16,8 +16,6 @@ from penstock.metrics.intervals import FigureInterval, Sample, product_interval,
 from penstock.metrics.statistics import Column, Stats, Values
 from penstock.scratch import Scratch
 
-__all__ = ["PERCENTS", "Intervals", "SeriesRecorder", "SeriesTable", "figures", "intervals"]
-
 PERCENTS = (50, 90, 95, 99)
 """Percentiles with an interval."""
 TAGS = tuple(metric.tag for metric in in_table("main") if metric.kind == "record")

@@ -11,8 +11,6 @@ from penstock.metrics.request_series import SeriesTable
 from penstock.metrics.statistics import Values
 from penstock.plural import counted
 
-__all__ = ["silence_notes"]
-
 _MIN_REQUESTS = 3
 _MIN_NS = 2_000_000_000
 _MIN_LATENCIES = 5

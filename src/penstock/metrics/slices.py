@@ -21,8 +21,6 @@ from penstock.metrics.statistics import Stats
 from penstock.records.record import Record
 from penstock.scratch import Scratch, Spool
 
-__all__ = ["Slice", "SliceBuilder"]
-
 _BUFFER_BYTES = 8 << 20
 _BATCH = 512
 

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from penstock.scratch import Scratch, Spool
 
-__all__ = ["PERCENTILES", "Column", "ColumnLimits", "Stats", "Values", "nearest_ranks", "weighted_statistics"]
-
 PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
 _SIGN = 1 << 63
 

@@ -18,18 +18,6 @@ from penstock.metrics.request_series import Intervals, SeriesTable, figures, int
 from penstock.metrics.statistics import Stats, Values
 from penstock.metrics.trend import kendall
 
-__all__ = [
-    "OVERLOADED",
-    "Censored",
-    "CensoredBounds",
-    "SteadyState",
-    "censored",
-    "is_overloaded",
-    "mser5",
-    "steady_state",
-    "steady_window",
-]
-
 OVERLOADED = "overloaded: percentiles are not stationary"
 _GROUP = 5
 _MIN_REQUESTS = 50

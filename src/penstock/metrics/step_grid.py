@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from penstock.metrics.statistics import Values
 
-__all__ = ["WIDTH_NS", "StepGrid"]
-
 WIDTH_NS = 10_000_000
 _MOST_BINS = 1 << 19
 """Beyond these, the width doubles: at 10 ms they cover 87 minutes and take 8 MB for each function."""

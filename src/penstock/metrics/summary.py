@@ -42,8 +42,6 @@ from penstock.telemetry.gpu import GpuTelemetry
 from penstock.telemetry.network import NetworkLatency
 from penstock.telemetry.server_metrics import ServerMetrics
 
-__all__ = ["Gap", "PhaseSummary", "Proof", "Summary", "SummaryBuilder", "TokenizerNote"]
-
 
 class TokenizerNote(msgspec.Struct, frozen=True):
     """The tokenizer that counted. `name` is None if the server counted or nothing was counted; `note` then says so."""

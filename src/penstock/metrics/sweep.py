@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from penstock.metrics.experiment import VariationFigures
 
-__all__ = ["SATURATED_SHARE", "BestPoint", "best_points", "latency_figure", "pareto_optimal", "saturation"]
-
 SATURATED_SHARE = 0.95
 """A load saturates a server if it reaches this share of the highest throughput."""
 

@@ -18,8 +18,6 @@ from penstock.metrics.statistics import Column, Stats, Values, weighted_statisti
 from penstock.metrics.step_grid import StepGrid
 from penstock.scratch import Scratch
 
-__all__ = ["Timeline"]
-
 _PER_SECOND = "tokens/sec"
 _PER_USER = "tokens/sec/user"
 

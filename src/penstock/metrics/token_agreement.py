@@ -23,15 +23,6 @@ from penstock.records.read_sections import Advance, read_sections
 from penstock.records.section import Section
 from penstock.scratch import Scratch
 
-__all__ = [
-    "TOKEN_METRICS",
-    "CountComparison",
-    "TokenAgreement",
-    "TokenTotals",
-    "token_metrics",
-    "token_metrics_by_server",
-]
-
 TOKEN_METRICS = (
     "inter_token_latency",
     "time_per_output_token",

@@ -15,8 +15,6 @@ from penstock.records.bodies import BodyReader
 from penstock.records.header import RunHeader
 from penstock.records.record import Record
 
-__all__ = ["ClientCounter", "Counter", "LoadTokenizer", "ServerCounter", "Tokenizer"]
-
 _CACHE_BYTES = 4_000_000
 """Memory for counts of texts that repeat, such as a mock's replies and first words."""
 _TEXT_OVERHEAD = 200

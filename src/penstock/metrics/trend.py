@@ -6,8 +6,6 @@ import numpy as np
 
 from penstock.metrics.statistics import Values
 
-__all__ = ["kendall"]
-
 
 def kendall(series: Values) -> float:
     """Return Kendall's rank correlation of a series with time."""

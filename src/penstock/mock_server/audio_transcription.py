@@ -9,8 +9,6 @@ import msgspec
 from penstock.mock_server.dialect import BadRequest, Dialect, ParsedRequest, PlannedReply, plain_text
 from penstock.mock_server.media import AUDIO_TOKENS
 
-__all__ = ["AudioTranscription"]
-
 encode = msgspec.json.encode
 NAME = re.compile(rb'name="([^"]*)"')
 SIGNATURES = (b"RIFF", b"ID3", b"\xff", b"fLaC", b"OggS")

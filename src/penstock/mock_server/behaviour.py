@@ -14,8 +14,6 @@ from penstock.errors import UserError
 from penstock.mock_server.options import OPTIONS, Framing, Option, Role, Thoughts, UsageSent
 from penstock.suggest import did_you_mean
 
-__all__ = ["FAULTS", "Behaviour", "describe", "read_header", "read_options", "write_options"]
-
 
 class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     ttft: float = 0.0

@@ -21,8 +21,6 @@ from penstock.mock_server.prefix_cache import PromptBlocks
 from penstock.mock_server.prompt_tokens import estimate_tokens
 from penstock.mock_server.vocabulary import words
 
-__all__ = ["Chat"]
-
 TOOL_NAME = "look_up"
 encode = msgspec.json.encode
 

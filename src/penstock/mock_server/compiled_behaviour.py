@@ -8,8 +8,6 @@ from penstock.mock_server.behaviour import Behaviour, active_faults
 from penstock.mock_server.http_format import EventFormat
 from penstock.mock_server.write_steps import fault_applies
 
-__all__ = ["CompiledBehaviour", "Delivery"]
-
 CACHED_BYTES = 64 << 20
 CACHED_TEXTS = 128
 

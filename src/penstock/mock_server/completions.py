@@ -22,8 +22,6 @@ from penstock.mock_server.dialect import (
 from penstock.mock_server.prefix_cache import PromptBlocks
 from penstock.mock_server.prompt_tokens import estimate_tokens
 
-__all__ = ["Completions", "Prompt", "measure"]
-
 encode = msgspec.json.encode
 
 Prompt = str | list[str | int | list[int]]

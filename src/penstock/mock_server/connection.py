@@ -22,8 +22,6 @@ from penstock.wire.kernel_stamps import CONTROL_SPACE, READ_BUFFER, TIMESPEC
 if TYPE_CHECKING:
     from penstock.mock_server.server import Server
 
-__all__ = ["Connection"]
-
 BUFFERS = [READ_BUFFER]
 
 MAX_UNSENT_BYTES = 1 << 20

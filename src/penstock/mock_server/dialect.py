@@ -21,24 +21,6 @@ from penstock.mock_server.vocabulary import words
 if TYPE_CHECKING:
     from penstock.mock_server.prefix_cache import PromptBlocks
 
-__all__ = [
-    "ID_PLACEHOLDER",
-    "BadRequest",
-    "Dialect",
-    "Event",
-    "ParsedRequest",
-    "PlannedReply",
-    "TokenRange",
-    "check_choices",
-    "describe_error",
-    "error_body",
-    "id_and_time",
-    "plain_text",
-    "required",
-    "token_limit",
-    "usage_json",
-]
-
 T = TypeVar("T")
 
 MAX_TOKENS = 1_000_000

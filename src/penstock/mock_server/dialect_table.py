@@ -13,8 +13,6 @@ from penstock.mock_server.messages import Messages
 from penstock.mock_server.rankings import CohereRankings, NimRankings, TeiRankings
 from penstock.mock_server.responses import Responses
 
-__all__ = ["DIALECTS", "find_dialect"]
-
 DIALECTS: tuple[Dialect, ...] = (
     Chat(),
     Completions(),

@@ -14,8 +14,6 @@ from penstock.mock_server.completions import Prompt, measure
 from penstock.mock_server.dialect import BadRequest, Dialect, ParsedRequest, PlannedReply, required
 from penstock.mock_server.vocabulary import VARIANTS
 
-__all__ = ["Embeddings"]
-
 encode = msgspec.json.encode
 MAX_DIMENSIONS = 65_536
 

@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from penstock.mock_server.dialect import Event
 
-__all__ = ["LAST_CHUNK", "EventFormat", "chunk", "comment_bytes", "event_bytes", "head"]
-
 LAST_CHUNK = b"0\r\n\r\n"
 REASONS = {status.value: status.phrase for status in HTTPStatus}
 

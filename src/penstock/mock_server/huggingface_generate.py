@@ -18,8 +18,6 @@ from penstock.mock_server.dialect import (
 )
 from penstock.mock_server.prompt_tokens import estimate_tokens
 
-__all__ = ["HuggingFaceGenerate", "HuggingFaceGenerateStream"]
-
 encode = msgspec.json.encode
 
 

@@ -7,8 +7,6 @@ import msgspec
 from penstock.mock_server.dialect import Dialect, Event, ParsedRequest, PlannedReply, check_choices, required
 from penstock.mock_server.prompt_tokens import estimate_tokens
 
-__all__ = ["ImageGeneration"]
-
 encode = msgspec.json.encode
 PNG = b"iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="  # in base64
 OUTPUT_TOKENS = 272

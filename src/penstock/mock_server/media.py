@@ -10,8 +10,6 @@ import msgspec
 
 from penstock.mock_server.dialect import BadRequest
 
-__all__ = ["AUDIO_TOKENS", "IMAGE_TOKENS", "InputAudio", "audio_tokens", "image_tokens"]
-
 IMAGE_TOKENS = 256
 AUDIO_TOKENS = 128
 IMAGE_SIGNATURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"BM", b"II*\0", b"MM\0*")

@@ -20,8 +20,6 @@ from penstock.mock_server.dialect import (
 )
 from penstock.mock_server.prompt_tokens import estimate_tokens
 
-__all__ = ["Messages"]
-
 encode = msgspec.json.encode
 
 

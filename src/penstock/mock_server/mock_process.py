@@ -19,8 +19,6 @@ from penstock.mock_server.behaviour import Behaviour, read_options, write_option
 from penstock.mock_server.server_settings import ServerSettings
 from penstock.processes import spawn
 
-__all__ = ["MockProcess", "parse_mock_url"]
-
 SCHEME = "mock://"
 START_S = 20.0
 STOP_S = 5.0

@@ -11,8 +11,6 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from penstock.table_rows import table_rows
 
-__all__ = ["OPTIONS", "Framing", "Option", "Role", "Thoughts", "UsageSent"]
-
 Framing = Literal["auto", "chunked", "length", "eof"]
 Role = Literal["on", "off", "early"]
 UsageSent = Literal["asked", "always", "never"]

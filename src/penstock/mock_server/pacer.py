@@ -20,8 +20,6 @@ from typing import Protocol
 
 from penstock.wire.timer import Timer
 
-__all__ = ["Pacer", "Scheduled"]
-
 SLICE_NS = 2_000_000
 """The longest time for token writes before new requests are read."""
 

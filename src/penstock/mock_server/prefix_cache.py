@@ -12,8 +12,6 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from penstock.mock_server.prompt_tokens import estimate_tokens, token_ends
 
-__all__ = ["PrefixCache", "PromptBlocks"]
-
 
 class PromptBlocks:
     """The full blocks of a prompt, each as a hash of all tokens up to its end."""

@@ -10,8 +10,6 @@ from bisect import bisect_right
 from collections.abc import Callable
 from itertools import accumulate
 
-__all__ = ["estimate_tokens", "token_ends"]
-
 PROSE_TOKEN_COST = 30
 _PROSE_COSTS = bytes({ord(" "): 31, ord("."): 11, ord(","): 11}.get(code, 1) for code in range(256))
 """The cost of each character of prose, by its code."""

@@ -13,8 +13,6 @@ from penstock.mock_server.dialect import Dialect, ParsedRequest, PlannedReply, r
 from penstock.mock_server.prompt_tokens import estimate_tokens
 from penstock.mock_server.vocabulary import VARIANTS
 
-__all__ = ["CohereRankings", "NimRankings", "TeiRankings"]
-
 encode = msgspec.json.encode
 
 

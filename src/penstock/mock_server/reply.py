@@ -17,8 +17,6 @@ from penstock.mock_server.dialect import ID_PLACEHOLDER, Dialect, Event, Planned
 from penstock.mock_server.http_format import LAST_CHUNK, chunk, comment_bytes, event_bytes, head
 from penstock.mock_server.write_steps import CUT, RESET, SEND, Step
 
-__all__ = ["JSON", "Reply", "error_type", "http_response"]
-
 SSE = "text/event-stream; charset=utf-8"
 JSON = "application/json"
 HTML = b"<!DOCTYPE html><html><head><title>Welcome</title></head><body><h1>It works!</h1></body></html>\n"

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from penstock.mock_server.connection import Connection
     from penstock.mock_server.dialect import PlannedReply
 
-__all__ = ["MockRequest"]
-
 WRITES_IN_A_ROW = 512
 """Writes of one reply before other replies may write."""
 LONGEST_WAIT_NS = 10_000_000_000

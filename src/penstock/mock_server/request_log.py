@@ -12,8 +12,6 @@ from typing import BinaryIO
 
 import msgspec
 
-__all__ = ["LoggedRequest", "RequestLog"]
-
 FLUSH_S = 0.2
 BUFFERED_LINES = 4096
 

@@ -30,8 +30,6 @@ from penstock.mock_server.prefix_cache import PromptBlocks
 from penstock.mock_server.prompt_tokens import estimate_tokens
 from penstock.mock_server.vocabulary import words
 
-__all__ = ["Responses"]
-
 TOOL_NAME = "look_up"
 STORED_REPLIES = 10_000
 """Replies that `previous_response_id` can refer to; the oldest are dropped first."""

@@ -19,8 +19,6 @@ from penstock.mock_server.server import Server
 from penstock.mock_server.server_settings import ServerSettings
 from penstock.processes import end_with_parent, on_closed_stdin, raise_descriptor_limit
 
-__all__ = ["serve"]
-
 
 def serve(behaviour: Behaviour, settings: ServerSettings, announce: Callable[[int], None]) -> int:
     """Serve until a signal arrives or the parent process ends. Return the number of requests served.

@@ -28,8 +28,6 @@ from penstock.mock_server.slots import Slots
 from penstock.mock_server.vocabulary import VARIANTS
 from penstock.wire import kernel_stamps
 
-__all__ = ["Server"]
-
 ACCEPTS = 256
 """Connections accepted in one iteration of the event loop."""
 BACKLOG = 65_535

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     InProgress = tuple[MockRequest, PlannedReply]
 
-__all__ = ["CONTENT_TYPE", "ServerMetrics"]
-
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 # The bounds are vLLM's.

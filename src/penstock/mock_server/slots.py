@@ -14,8 +14,6 @@ from time import monotonic_ns
 from penstock.mock_server.reply import Reply
 from penstock.mock_server.request import MockRequest, time_since
 
-__all__ = ["Slots"]
-
 
 class Slots:
     def __init__(self, count: int, start: Callable[[MockRequest, Reply], None]) -> None:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import random
 from functools import lru_cache
 
-__all__ = ["VARIANTS", "WORDS", "words"]
-
 VARIANTS = 16
 PERIOD = 1024
 """Words after which a sequence repeats."""

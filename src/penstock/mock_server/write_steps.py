@@ -11,21 +11,6 @@ from collections.abc import Iterable, Iterator
 
 from penstock.mock_server.http_format import LAST_CHUNK
 
-__all__ = [
-    "CUT",
-    "HANG",
-    "RESET",
-    "SEND",
-    "Step",
-    "coalesce",
-    "comment",
-    "cut",
-    "fault_applies",
-    "slow_head",
-    "split",
-    "stall",
-]
-
 SEND, CUT, RESET, HANG = range(4)
 
 Step = tuple[int, bytes, int, int]

@@ -10,8 +10,6 @@ from penstock.records.payloads import Payload, PayloadStore
 from penstock.records.raw_replies import RawReply, ReplyReader
 from penstock.records.record import Record
 
-__all__ = ["BodyReader"]
-
 
 class BodyReader:
     """Reads bodies and replies by their records. Files of workers are opened when they are read."""

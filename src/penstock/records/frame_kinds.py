@@ -2,7 +2,5 @@
 
 from __future__ import annotations
 
-__all__ = ["DECISION", "KINDS", "LOST", "NODE", "PHASE", "POINT", "RECORD", "REPORT", "RESUME", "SAMPLE"]
-
 RECORD, REPORT, PHASE, LOST, SAMPLE, POINT, RESUME, NODE, DECISION = range(1, 10)
 KINDS = bytes(range(1, 10))

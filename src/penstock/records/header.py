@@ -17,8 +17,6 @@ from penstock.settings.endpoint_types import Declaration, load_endpoint
 from penstock.settings.redact import redacted
 from penstock.settings.schema import Settings
 
-__all__ = ["LOG_FORMAT", "LogVersion", "RunHeader", "Variation", "decode_header", "encode_header", "new_header"]
-
 LOG_FORMAT = 4
 
 

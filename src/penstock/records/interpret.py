@@ -21,8 +21,6 @@ from penstock.wire.content_encoding import BadCoding, decoded_pieces
 from penstock.wire.exchange import Exchange
 from penstock.wire.server_timing import parse_server_timing
 
-__all__ = ["InFlight", "interpret", "read_ends"]
-
 _STATUSES = frozenset(HTTPStatus)
 _REDIRECTS = (301, 302, 303, 307, 308)
 _SSE_STARTS = (b"data:", b"event:", b"id:", b": ")

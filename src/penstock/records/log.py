@@ -34,26 +34,6 @@ from penstock.records.record import Record
 from penstock.records.section import Damage, Ranges, Section, cut, read_frames
 from penstock.records.worker_report import WorkerReport
 
-__all__ = [
-    "FAILURES",
-    "INPUT_ERROR",
-    "INTERRUPTED",
-    "SEARCH_LOAD",
-    "STOP_RULE",
-    "UNTIL",
-    "Decision",
-    "LogWriter",
-    "LoggedData",
-    "LoggedPhase",
-    "LoggedPoint",
-    "LoggedResume",
-    "LostWorker",
-    "RunLog",
-    "RunnerLog",
-    "Sample",
-    "variation_label",
-]
-
 UNTIL, STOP_RULE, SEARCH_LOAD = "until", "stop_rule", "search_load"
 """Kinds of decisions: the outcome of `--until`; the end of a phase by a rule, which makes it complete; and what a search
 observed at a load."""

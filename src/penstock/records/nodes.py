@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["LoggedNode"]
-
 
 class LoggedNode(msgspec.Struct, frozen=True):
     """A node with its workers. The times in its records are converted to the clock of the run with `offset`."""

@@ -24,8 +24,6 @@ import msgspec
 from penstock.datasets.cache_bust import CacheBust
 from penstock.datasets.conversation import Turn
 
-__all__ = ["BodyParts", "MissingBody", "Payload", "PayloadFiles", "PayloadStore", "PayloadWriter"]
-
 _BODY = struct.Struct("<QIHHiiIIddIf")
 _CONVERSATION = struct.Struct("<QQII")
 _CACHED_INDEX_BYTES = 32 << 20

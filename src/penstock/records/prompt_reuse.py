@@ -13,8 +13,6 @@ from hashlib import blake2b
 
 import msgspec
 
-__all__ = ["PromptReuse", "ReuseCounts"]
-
 _FILE = "prompt_reuse.json"
 _MAX_HASHES = 1 << 17
 _SHORTEST = 256

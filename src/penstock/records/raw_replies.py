@@ -18,8 +18,6 @@ from penstock.secrets import REDACTED
 from penstock.wire import sse
 from penstock.wire.exchange import Exchange
 
-__all__ = ["RawReply", "ReplyReader", "ReplyWriter"]
-
 _REPLY = 1
 
 

@@ -12,8 +12,6 @@ from typing import TypeVar
 
 from penstock.processes import can_fork, cores, start_child
 
-__all__ = ["Advance", "most_processes", "read_sections"]
-
 S = TypeVar("S")
 T = TypeVar("T")
 Advance = Callable[[int], None]

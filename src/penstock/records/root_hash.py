@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from penstock.scratch import Scratch, Spool
 
-__all__ = ["RootHash", "schedule_key", "schedule_keys", "session_key"]
-
 _BLOCK = 65_536
 _BUFFER = 1 << 20
 _PART = 1 << 20

@@ -17,8 +17,6 @@ from penstock import frames
 from penstock.records.frame_kinds import KINDS, RECORD, REPORT
 from penstock.records.record import Record
 
-__all__ = ["Damage", "Ranges", "Section", "cut", "read_frames"]
-
 Ranges = Mapping[str, tuple[int, int | None]]
 """Where the frames to read begin and end, by worker file; None for the end of the file."""
 

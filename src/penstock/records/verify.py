@@ -30,8 +30,6 @@ from penstock.records.section import Damage
 from penstock.scratch import Scratch
 from penstock.settings.schema import InputSettings
 
-__all__ = ["Difference", "Verdict", "verify"]
-
 _CHANGED = "its body cannot be read any more: the file was changed since the run"
 _UNWRITTEN = "its body is not in the run's folder: the worker that built it was killed before it had written it"
 _MAX_DIFFERENCES = 20

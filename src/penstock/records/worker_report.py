@@ -6,8 +6,6 @@ import msgspec
 
 from penstock.wire.stats import LogHistogram, WireStats
 
-__all__ = ["MachineFacts", "WorkerReport"]
-
 
 class MachineFacts(msgspec.Struct):
     wall_s: float = 0.0

@@ -12,8 +12,6 @@ from penstock.metrics.experiment import VariationFigures
 from penstock.reports.artifacts import replacing, write_json
 from penstock.settings.schema import ExperimentSettings
 
-__all__ = ["AGGREGATE_FOLDER", "INTERVAL_FIELDS", "aggregate_paths", "csv_cells", "failed_runs", "write_aggregate"]
-
 AGGREGATE_FOLDER = "aggregate"
 SCHEMA_VERSION = "1.0"
 INTERVAL_FIELDS = tuple(field for field in Interval.__struct_fields__)

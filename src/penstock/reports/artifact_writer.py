@@ -29,8 +29,6 @@ from penstock.telemetry.gpu import GpuTelemetryBuilder
 from penstock.telemetry.network import NetworkLatencyBuilder
 from penstock.telemetry.server_metrics import ServerMetricsBuilder, window_of
 
-__all__ = ["ArtifactWriter", "ProgressCallback"]
-
 ProgressCallback = Callable[[int, int], None]
 """Called with the number of records done and the number expected; 0 if that is unknown."""
 _Sinks = dict[str, Sink]

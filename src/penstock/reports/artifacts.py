@@ -14,8 +14,6 @@ from penstock.records.header import RunHeader
 from penstock.reports import sink_table
 from penstock.scratch import Scratch, Spool, SpoolWriter
 
-__all__ = ["DRAFT_SUFFIX", "Artifacts", "Draft", "SectionDraft", "replacing", "write_json"]
-
 
 class Artifacts(msgspec.Struct, frozen=True):
     paths: dict[str, str]

@@ -17,8 +17,6 @@ from penstock.plural import counted
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["certainty_notes", "mark", "print_certainty", "print_mark"]
-
 UNSUPPORTED = "?"
 """Marks a percentile of too few requests."""
 _NEEDED = {f"p{percent}": needed_for(percent) for percent in PERCENTS}

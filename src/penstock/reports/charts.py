@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from penstock.metrics.statistics import Values
 
-__all__ = ["Bar", "Chart", "Kind", "Lanes", "Line", "Mark", "Series", "is_wide", "numbers"]
-
 Number = float | int | None
 Kind = Literal["line", "steps", "points", "scatter"]
 _WIDE_RATIO = 30

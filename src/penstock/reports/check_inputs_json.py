@@ -17,8 +17,6 @@ from penstock.records.payloads import PayloadStore
 from penstock.reports.sent_bodies import BodySequence, SentBodies, chained
 from penstock.scratch import Scratch
 
-__all__ = ["OtherBody", "check_inputs_json"]
-
 
 class OtherBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Stands for a body that is not JSON, such as a form. AIPerf requires an object."""

@@ -15,8 +15,6 @@ from penstock.plural import counted
 from penstock.records.header import RunHeader
 from penstock.settings.schema import LoadSettings
 
-__all__ = ["Item", "Status", "checklist"]
-
 Status = Literal["done", "partly", "missing", "not applicable"]
 _REQUESTS_PER_SLOT = 5
 _P99_REQUESTS = 1_000

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table as RichTable
 
-__all__ = ["WIDTH", "ConsoleText", "console_text", "draw", "notes"]
-
 WIDTH = 140
 """Width of the file, and of the screen without a terminal."""
 _SEVEN = ("avg", "min", "max", "p99", "p90", "p50", "std")

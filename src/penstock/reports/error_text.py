@@ -7,8 +7,6 @@ import json
 import re
 from typing import Any
 
-__all__ = ["one_line"]
-
 _TRUNCATED_MESSAGE = re.compile(r'"(?:message|detail|error)"\s*:\s*"((?:[^"\\]|\\.)*)')
 """The message in a JSON object that was truncated and does not parse."""
 _HTML = re.compile(r"\s*(<!doctype html|<html|<head|<body)", re.IGNORECASE)

@@ -16,8 +16,6 @@ from penstock.reports.search_page import limit_sentence, search_notes
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["draw_repeated", "draw_search", "draw_sweep"]
-
 _STATISTICS = ("avg", "p50", "p99")
 
 

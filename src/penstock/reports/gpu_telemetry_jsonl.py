@@ -7,8 +7,6 @@ from penstock.reports.sample_lines import SampleLines
 from penstock.reports.sink import ReportContext
 from penstock.telemetry.gpu import GpuReader
 
-__all__ = ["GpuTelemetryJsonl"]
-
 
 class GpuTelemetryJsonl(SampleLines):
     def __init__(self, context: ReportContext, path: str) -> None:

@@ -24,8 +24,6 @@ from penstock.reports.check_inputs_json import OtherBody, check_inputs_json
 from penstock.reports.sent_bodies import BodySequence, SentBodies, SentPart, chained
 from penstock.reports.sink import ReportContext, Sink
 
-__all__ = ["InputsJson"]
-
 _WHITESPACE = b" \t\r\n"
 
 

@@ -8,8 +8,6 @@ from penstock.records.log import Sample
 from penstock.reports.sample_lines import SampleLines
 from penstock.telemetry.network import NETWORK
 
-__all__ = ["NetworkLatencyJsonl"]
-
 
 class NetworkLatencyJsonl(SampleLines):
     def add_sample(self, sample: Sample) -> None:

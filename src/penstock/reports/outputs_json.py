@@ -11,8 +11,6 @@ from penstock.records.record import Record
 from penstock.reports.sink import DraftSink, ReportContext
 from penstock.scratch import Spool
 
-__all__ = ["OutputsJson"]
-
 _BEGIN = b'{\n  "schema_version": "1.0",\n  "data": ['
 _METRICS = (
     "input_sequence_length",

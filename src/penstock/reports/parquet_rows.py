@@ -9,8 +9,6 @@ from penstock.scratch import Spool
 if TYPE_CHECKING:
     import pyarrow
 
-__all__ = ["ParquetRows"]
-
 
 class ParquetRows:
     def __init__(self, file: IO[bytes], schema: pyarrow.Schema) -> None:

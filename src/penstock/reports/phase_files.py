@@ -11,8 +11,6 @@ from penstock.reports.sink import Sink
 from penstock.reports.summary_csv import csv_text
 from penstock.reports.summary_json import error_summary, phase_document
 
-__all__ = ["PhaseFiles"]
-
 _FOLDER = "phases"
 _NAME = "profile_export_aiperf"
 

@@ -10,8 +10,6 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-__all__ = ["charts_of", "draw_chart", "write_plots"]
-
 _SIZE = (8.0, 4.5)
 _COLOURS = ("#0b66c2", "#c2510c", "#158a4b", "#7c3aed", "#b4235f", "#0e7490", "#8a6d00", "#5b6470")
 _OUTCOMES = (("succeeded", _COLOURS[0]), ("failed", _COLOURS[1]), ("cancelled", _COLOURS[7]))

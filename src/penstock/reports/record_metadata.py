@@ -10,8 +10,6 @@ from penstock.records.log import LoggedPhase
 from penstock.records.record import Record
 from penstock.reports.sink import ReportContext
 
-__all__ = ["RecordMetadata", "error_fields"]
-
 _SESSIONS_KEPT = 8_192
 
 

@@ -22,8 +22,6 @@ from penstock.records.record import Record
 from penstock.reports.record_metadata import RecordMetadata, error_fields
 from penstock.reports.sink import DraftSink, ReportContext
 
-__all__ = ["RecordsJsonl"]
-
 
 class RecordsJsonl(DraftSink):
     def __init__(self, context: ReportContext, path: str) -> None:

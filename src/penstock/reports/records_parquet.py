@@ -22,8 +22,6 @@ from penstock.scratch import Spool
 if TYPE_CHECKING:
     import pyarrow
 
-__all__ = ["RecordsParquet"]
-
 _ROW_GROUP = 8_192
 _ROW_GROUP_VALUES = 1_000_000
 """Most rows in a group of rows, and about the most values of lists."""

@@ -17,8 +17,6 @@ from penstock.reports.run_page import run_document
 from penstock.reports.sink import ReportContext, Sink
 from penstock.reports.telemetry_charts import TelemetryColumns
 
-__all__ = ["PAGE_NAME", "ReportHtml", "page", "read_page", "write_page"]
-
 PAGE_NAME = "report.html"
 _DATA_BEGIN = b'<script type="application/json" id="data">'
 _DATA_END = b"</script>"

@@ -16,8 +16,6 @@ from penstock.metrics.step_grid import StepGrid
 from penstock.reports.request_detail import request_detail
 from penstock.scratch import Scratch
 
-__all__ = ["GapLengths", "RequestColumns", "RequestEnd", "Requests"]
-
 _ROW = 10
 _SLOWEST = 20
 _FAILED_PER_KIND, _FAILED = 3, 20

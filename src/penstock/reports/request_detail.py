@@ -8,8 +8,6 @@ from penstock.records.record import Record
 from penstock.reports.charts import numbers
 from penstock.reports.error_text import one_line
 
-__all__ = ["request_detail"]
-
 _MOST_STAMPS = 300
 _MESSAGE_CHARACTERS = 300
 _IDENTITY_CHARACTERS = 200

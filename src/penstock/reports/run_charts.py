@@ -15,8 +15,6 @@ from penstock.plural import counted
 from penstock.reports.charts import Bar, Chart, Kind, Lanes, Mark, Series, is_wide, numbers
 from penstock.reports.request_columns import GapLengths, RequestColumns, RequestEnd, Requests
 
-__all__ = ["TimeAxis", "cdf", "distribution_charts", "gap_chart", "lanes", "time_charts"]
-
 _HISTOGRAM_BINS = 60
 _TIME_BINS, _LEAST_TIME_BINS = 240, 12
 _REQUESTS_PER_BIN = 8

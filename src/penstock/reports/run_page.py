@@ -30,8 +30,6 @@ from penstock.reports.sink import ReportContext
 from penstock.reports.summary_json import local_time
 from penstock.reports.telemetry_charts import TelemetryColumns
 
-__all__ = ["run_document"]
-
 _CARDS = (
     "request_throughput",
     "output_token_throughput",

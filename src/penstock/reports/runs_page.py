@@ -29,8 +29,6 @@ from penstock.reports.search_page import (
 from penstock.reports.settings_rows import changed_settings
 from penstock.settings.schema import Settings
 
-__all__ = ["RunLink", "comparison_document", "experiment_document", "overlay_pages"]
-
 _THROUGHPUTS = ("request_throughput_avg", "output_token_throughput_avg")
 _COLUMNS = (
     ("request_throughput_avg", "requests/s"),

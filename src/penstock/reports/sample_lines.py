@@ -10,8 +10,6 @@ from penstock.metrics.summary import Summary
 from penstock.reports.artifacts import Draft
 from penstock.reports.sink import ReportContext, Sink
 
-__all__ = ["SampleLines"]
-
 
 class SampleLines(Sink):
     def __init__(self, context: ReportContext, path: str) -> None:

@@ -12,8 +12,6 @@ from penstock.metrics.intervals import clopper_pearson
 from penstock.plural import counted
 from penstock.reports.charts import Chart, Line, Mark, Series, is_wide, numbers
 
-__all__ = ["level_table", "limit_cards", "limit_sentence", "objective_charts", "search_notes", "search_title"]
-
 _AT_LIMIT = (("request_throughput_avg", "Requests/s"), ("output_token_throughput_avg", "Output tokens/s"))
 
 

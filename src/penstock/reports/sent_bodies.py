@@ -20,8 +20,6 @@ from penstock.records.record import Record
 from penstock.records.root_hash import session_key
 from penstock.scratch import Scratch, Spool
 
-__all__ = ["BodySequence", "SentBodies", "chained"]
-
 _BUFFER = 1 << 16
 _KNOWN = 16_384
 _STORED = 1_024

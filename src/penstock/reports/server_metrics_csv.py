@@ -11,8 +11,6 @@ from penstock.reports.artifacts import replacing
 from penstock.reports.sink import Sink
 from penstock.telemetry.server_metrics import ServerMetrics
 
-__all__ = ["ServerMetricsCsv"]
-
 
 class ServerMetricsCsv(Sink):
     def finish(self, summary: Summary) -> None:

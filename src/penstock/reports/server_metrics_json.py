@@ -8,8 +8,6 @@ from penstock.reports.sink import Sink
 from penstock.reports.summary_json import local_time
 from penstock.settings.input_config import input_config
 
-__all__ = ["ServerMetricsJson"]
-
 SCHEMA_VERSION = "1.1"
 
 

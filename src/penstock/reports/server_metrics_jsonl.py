@@ -10,8 +10,6 @@ from penstock.reports.sink import ReportContext
 from penstock.telemetry.scrape import PageHistory
 from penstock.telemetry.server_metrics import SOURCE
 
-__all__ = ["ServerMetricsJsonl"]
-
 
 class ServerMetricsJsonl(SampleLines):
     def __init__(self, context: ReportContext, path: str) -> None:

@@ -24,8 +24,6 @@ from penstock.telemetry.server_metrics import ServerMetrics, ServerMetricsBuilde
 if TYPE_CHECKING:
     import pyarrow
 
-__all__ = ["ServerMetricsParquet"]
-
 SCHEMA_VERSION = "1.0"
 _FIXED = ("endpoint_url", "metric_name", "metric_type", "unit", "description", "timestamp_ns")
 _VALUES = ("value", "sum", "count", "bucket_le", "bucket_count")

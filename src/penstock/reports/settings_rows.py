@@ -10,8 +10,6 @@ import msgspec
 
 from penstock.settings.schema import Settings
 
-__all__ = ["SettingRow", "changed_settings", "setting_rows"]
-
 _MOST_CHARACTERS = 2_000
 
 

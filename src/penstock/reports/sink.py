@@ -14,8 +14,6 @@ from penstock.records.record import Record
 from penstock.reports.artifacts import Artifacts, Draft, SectionDraft
 from penstock.scratch import Scratch, Spool
 
-__all__ = ["DraftSink", "ReportContext", "Sink"]
-
 
 class ReportContext(NamedTuple):
     """What the sinks of a report share."""

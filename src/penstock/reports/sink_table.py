@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["PHASE_FILES", "SINKS", "SinkEntry"]
-
 
 class SinkEntry(NamedTuple):
     name: str

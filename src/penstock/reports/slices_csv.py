@@ -13,8 +13,6 @@ from penstock.reports.artifacts import replacing
 from penstock.reports.sink import Sink
 from penstock.reports.summary_csv import STATISTICS, number
 
-__all__ = ["SlicesCsv"]
-
 
 class SlicesCsv(Sink):
     def finish(self, summary: Summary) -> None:

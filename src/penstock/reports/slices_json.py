@@ -10,8 +10,6 @@ from penstock.reports.artifacts import write_json
 from penstock.reports.sink import Sink
 from penstock.settings.input_config import input_config
 
-__all__ = ["SlicesJson"]
-
 
 class SlicesJson(Sink):
     def finish(self, summary: Summary) -> None:

@@ -10,8 +10,6 @@ from penstock.plural import counted
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["print_slices"]
-
 _COLUMNS = (
     ("Requests", "request_count", "avg", 0),
     ("Failed", "error_request_count", "avg", 0),

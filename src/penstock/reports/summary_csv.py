@@ -12,8 +12,6 @@ from penstock.metrics.summary import Summary
 from penstock.reports.artifacts import replacing
 from penstock.reports.sink import Sink
 
-__all__ = ["STATISTICS", "SummaryCsv", "csv_text", "number"]
-
 STATISTICS = ("avg", "min", "max", "sum", *(f"p{q}" for q in PERCENTILES), "std")
 _UNITS_OMITTED = ("count", "requests")
 

@@ -21,8 +21,6 @@ from penstock.reports.artifacts import write_json
 from penstock.reports.sink import Sink
 from penstock.settings.input_config import input_config
 
-__all__ = ["SummaryJson", "error_summary", "local_time", "phase_document"]
-
 SCHEMA_VERSION = "1.4"
 _FIRST = (
     "request_throughput",

@@ -14,8 +14,6 @@ from penstock.reports.aggregate import INTERVAL_FIELDS, SCHEMA_VERSION, csv_cell
 from penstock.reports.artifacts import replacing, write_json
 from penstock.settings.schema import ExperimentSettings
 
-__all__ = ["sweep_paths", "write_sweep"]
-
 
 def sweep_paths(folder: str) -> tuple[str, str]:
     """Return the paths of both files, in the folder of the experiment."""

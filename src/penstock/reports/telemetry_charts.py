@@ -14,8 +14,6 @@ from penstock.telemetry.gpu import UNITS, GpuReader
 from penstock.telemetry.scrape import PageHistory
 from penstock.telemetry.server_metrics import SOURCE
 
-__all__ = ["TelemetryColumns"]
-
 _MOST_SOURCES = 8
 _MOST_POINTS = 300
 _SHORT = 0.2

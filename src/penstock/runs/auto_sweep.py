@@ -13,8 +13,6 @@ from penstock.runs.points import Point, PointOutcome, PointRuns, Variation
 from penstock.runs.variations import base_seed
 from penstock.settings.schema import LoadSettings, Settings
 
-__all__ = ["AutoSweep"]
-
 _GROWTH = 1.1
 """Doubling the concurrency has to raise the throughput by this factor, or the server is saturated."""
 _REFINEMENTS = 2

@@ -14,8 +14,6 @@ from penstock.runs.payload_builder import FIRST_BYTES, PayloadBuilder
 from penstock.schedule.phase import Phase
 from penstock.settings.schema import Settings
 
-__all__ = ["StoredPayloads", "build_payloads"]
-
 _CHANGING_FLAGS = (
     ("output_tokens_mean", "--osl"),
     ("output_tokens_stddev", "--osl-stddev"),

@@ -34,8 +34,6 @@ from penstock.wire.stats import WireStats
 from penstock.workers.job import targets
 from penstock.workers.redirects import FOLLOWED, Redirects
 
-__all__ = ["Answer", "ChatClient", "OnText"]
-
 _CHECK_S = 1.0
 """Time between checks for a lost connection that the event loop does not report."""
 _SHARE = 10

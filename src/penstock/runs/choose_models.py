@@ -9,8 +9,6 @@ from itertools import accumulate, cycle
 from penstock.datasets.random_streams import fresh_seed, stream
 from penstock.settings.schema import Settings
 
-__all__ = ["choose_models"]
-
 
 def choose_models(settings: Settings) -> Iterator[str]:
     """Yield the models of the conversations, in their order, without end."""

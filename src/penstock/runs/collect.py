@@ -18,8 +18,6 @@ from penstock.telemetry.scrape import MetricsUrl, Observation, Scraper
 from penstock.telemetry.server_metrics import SOURCE
 from penstock.workers.job import resolve_origin
 
-__all__ = ["Collector", "Source", "gpu_telemetry", "network_latency", "server_metrics"]
-
 
 class Source(Protocol):
     """A source of samples. Its methods are called in threads, never two at once."""

@@ -13,8 +13,6 @@ from penstock.workers.messages import Event
 if TYPE_CHECKING:
     from penstock.runs.phase_runner import RunProgress
 
-__all__ = ["Companion", "CompanionControl"]
-
 
 class CompanionControl(Protocol):
     """What a companion can ask of its run."""

@@ -9,8 +9,6 @@ from penstock.runs.companion import Companion
 from penstock.runs.prepare import Prepared
 from penstock.settings.schema import Settings
 
-__all__ = ["COMPANIONS", "companions"]
-
 COMPANIONS: dict[str, Callable[[Settings], bool]] = {
     "penstock.runs.server_calls:ServerCalls": lambda settings: (
         settings.server_calls.reset_cache or settings.server_calls.profiler

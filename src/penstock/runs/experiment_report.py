@@ -25,8 +25,6 @@ from penstock.settings.redact import redacted
 from penstock.settings.schema import ExperimentSettings
 from penstock.tokens.lazy_tokenizer import LazyTokenizer
 
-__all__ = ["ExperimentReport", "aggregate_files", "report_experiment", "report_points"]
-
 
 class ExperimentReport(NamedTuple):
     variations: list[VariationFigures]

@@ -23,8 +23,6 @@ from penstock.runs.companion import Companion, CompanionControl
 from penstock.runs.payload_builder import PayloadBuilder
 from penstock.workers.messages import ChangedFile, Event
 
-__all__ = ["InputFiles"]
-
 _NICE = 10
 _CHECK_S = 0.25
 _CHECK_FILES = 64

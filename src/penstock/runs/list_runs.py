@@ -17,8 +17,6 @@ from penstock.reports.artifacts import Artifacts
 from penstock.runs.point_folder import POINT_FILE, find_log
 from penstock.runs.run_folder import LOG_FOLDER
 
-__all__ = ["MOST_FOLDERS", "ListedRun", "list_runs"]
-
 MOST_FOLDERS = 8
 """How many folders lie between the folder that is searched and a run, at most."""
 _SKIPPED = frozenset((LOG_FOLDER, "node_modules", "__pycache__"))

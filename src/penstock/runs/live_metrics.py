@@ -21,8 +21,6 @@ from penstock.runs.prepare import Prepared
 from penstock.settings.schema import Settings
 from penstock.wire.stats import DurationSketch
 
-__all__ = ["LiveMetrics", "live_metrics", "render"]
-
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _INTERVAL_S = 0.5
 _EDGES = range(16, 41)

@@ -21,8 +21,6 @@ from penstock.records.frame_kinds import RECORD
 from penstock.records.record import Record
 from penstock.workers.messages import Progress
 
-__all__ = ["LogTail", "values_while_running"]
-
 
 class LogTail:
     def __init__(self, folder: str, before: Sequence[Progress] = ()) -> None:

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from penstock.settings.schema import Settings
     from penstock.tokens.lazy_tokenizer import LazyTokenizer
 
-__all__ = ["Observer"]
-
 
 class Observer:
     """Ignores everything; a subclass overrides the methods for what it shows."""

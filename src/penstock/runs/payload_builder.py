@@ -22,8 +22,6 @@ from penstock.runs.choose_models import choose_models
 from penstock.settings.endpoint_types import Input, types_that_take
 from penstock.settings.schema import Settings
 
-__all__ = ["FIRST_BYTES", "PayloadBuilder"]
-
 FIRST_BYTES = int(os.environ.get("PENSTOCK_FIRST_BYTES", str(64 << 20)))
 """Bytes of the input that are read before the first request. The environment variable is for tests, which have no large
 files."""

@@ -51,8 +51,6 @@ from penstock.workers.messages import (
     WorkerFailed,
 )
 
-__all__ = ["PhaseResult", "PhaseRunner", "RunProgress", "RunningPhase"]
-
 _ECHO_NS = 100_000_000
 """A wrapper such as `timeout` forwards the SIGINT that the terminal has already sent to the whole process group. A second
 signal within this time is such a copy, because nobody presses Ctrl-C twice so fast."""

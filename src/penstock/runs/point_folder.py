@@ -13,8 +13,6 @@ from penstock.records.log import LoggedPoint, RunLog
 from penstock.reports.artifacts import Artifacts, replacing
 from penstock.runs.run_folder import LOG_FOLDER
 
-__all__ = ["POINT_FILE", "PointReference", "artifacts_of_points", "find_log", "read_reference", "write_reference"]
-
 POINT_FILE = "point.json"
 
 

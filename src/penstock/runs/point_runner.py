@@ -24,8 +24,6 @@ from penstock.schedule.phase import Phase
 from penstock.settings.redact import redacted
 from penstock.settings.schema import Settings, WarmupSettings
 
-__all__ = ["EndedPoint", "PointRunner"]
-
 _LEAD_S = 0.6
 
 

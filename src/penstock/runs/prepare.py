@@ -22,19 +22,6 @@ from penstock.settings.schema import LoadSettings, Settings
 from penstock.workers.job import Job, Target, targets
 from penstock.workers.local_processes import choose_cluster_workers, choose_workers, max_workers, raise_file_limit
 
-__all__ = [
-    "Prepared",
-    "check_file_limit",
-    "check_streams",
-    "connections_to_open",
-    "expected_requests",
-    "make_header",
-    "phase_loads",
-    "plan_phases",
-    "prepare",
-    "resolve_targets",
-]
-
 _WATCHED_FLUSH_NS = 50_000_000
 """Longest time for which records are buffered if a rule reads them while the run sends."""
 

@@ -13,8 +13,6 @@ from penstock.settings.artifact_folder import sweep_folder
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.sweep import combinations, parameter_names
 
-__all__ = ["make_experiment", "read_experiment", "read_variations"]
-
 _HIGHEST_CONCURRENCY = 256
 """Highest concurrency of a search for saturation, unless the user sets another one."""
 

@@ -8,8 +8,6 @@ from penstock.settings.resolve import resolve
 from penstock.settings.schema import EndpointSettings, Settings
 from penstock.settings.sweep import is_sweep
 
-__all__ = ["asks_for_experiment", "read_settings", "refuse_experiment"]
-
 
 def read_settings(
     parsed: ParsedArguments,

@@ -17,8 +17,6 @@ from penstock.settings.schema import Settings
 from penstock.wire.one_shot import RequestFailed, Response, send_blocking
 from penstock.workers.job import fixed_headers, join, resolve_origin
 
-__all__ = ["Readiness"]
-
 _PROBE_S = 30.0
 """Time for the reply to one check. A server that has just started may compile kernels for its first request."""
 _POLL_S = 0.1

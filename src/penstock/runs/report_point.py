@@ -24,8 +24,6 @@ from penstock.reports.artifacts import Artifacts
 from penstock.schedule.share import Share, split
 from penstock.tokens.lazy_tokenizer import LazyTokenizer
 
-__all__ = ["Ending", "PointReport", "report_point", "why_unusable"]
-
 _UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 

@@ -36,8 +36,6 @@ from penstock.secrets import REDACTED
 from penstock.settings.schema import EndpointSettings, Settings
 from penstock.tokens.lazy_tokenizer import LazyTokenizer
 
-__all__ = ["BegunPoint", "LoggedRun", "check_resumable", "resumed_experiment", "resumed_settings"]
-
 
 class BegunPoint(NamedTuple):
     """A point that an earlier process began and did not end."""

@@ -19,8 +19,6 @@ from penstock.tokens.lazy_tokenizer import LazyTokenizer
 if TYPE_CHECKING:
     from penstock.runs.resume import LoggedRun
 
-__all__ = ["FinishedRun", "report_ended", "run_experiment"]
-
 
 class FinishedRun(NamedTuple):
     """A run that has ended. A single run has no report yet."""

@@ -16,8 +16,6 @@ from collections.abc import Iterable
 
 from penstock.errors import UserError
 
-__all__ = ["LOG_FOLDER", "RunFolder"]
-
 LOG_FOLDER = "log"
 _PAYLOADS_FILE = "payloads.bin"  # in every log
 _RESUME_WAIT_S = 5.0

@@ -44,8 +44,6 @@ from penstock.schedule.limits import LinearRamp
 from penstock.settings.schema import ExperimentSettings, Settings
 from penstock.workers.messages import Progress
 
-__all__ = ["SEARCH_FILE", "Search", "logged_search", "write_search"]
-
 SEARCH_FILE = "profile_export_penstock_search.json"
 _POLL_NS = 50_000_000
 _MIN_SPAN_S, _MAX_SPAN_S = 2.0, 60.0

@@ -17,8 +17,6 @@ from penstock.wire.connection import Origin
 from penstock.wire.one_shot import RequestFailed, send_blocking
 from penstock.workers.job import fixed_headers
 
-__all__ = ["ServerCalls"]
-
 
 class _Server(NamedTuple):
     base: str

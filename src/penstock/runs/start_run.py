@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from penstock.runs.resume import LoggedRun
     from penstock.workers.ray_cluster import Cluster
 
-__all__ = ["StartedRun", "mock_servers", "start_run"]
-
 
 class StartedRun(NamedTuple):
     """A run whose workers wait for their first phase."""

@@ -8,8 +8,6 @@ from typing import Any, Protocol
 from penstock.runs.phase_runner import RunningPhase, RunProgress
 from penstock.settings.schema import LoadSettings
 
-__all__ = ["CallerRule", "FailureRule", "StopRule", "Watch"]
-
 _MIN_REQUESTS = 10
 """Requests, or the concurrency if that is more, before --failed-request-threshold can end a run."""
 

@@ -24,9 +24,6 @@ from penstock.schedule.phases import default_conversations
 from penstock.settings.schema import Settings
 from penstock.tokens.lazy_tokenizer import LazyTokenizer
 
-__all__ = ["StoredData", "data_key", "default_entries", "fill_store", "load_dataset", "read_again", "read_stored"]
-
-
 _AGAIN = "data-again"
 """Folder in the log for the input that is read again."""
 _ENTRIES_OF_A_DURATION = 100

@@ -17,8 +17,6 @@ from penstock.runs.log_tail import LogTail, values_while_running
 from penstock.runs.phase_runner import RunningPhase
 from penstock.workers.messages import Progress
 
-__all__ = ["UntilRule"]
-
 _POLL_NS = 100_000_000
 
 

@@ -13,8 +13,6 @@ from penstock.reports.artifacts import DRAFT_SUFFIX
 from penstock.secrets import redact_url
 from penstock.settings.schema import OutputSettings
 
-__all__ = ["check_results_url", "copied_results", "upload"]
-
 
 def check_results_url(url: str) -> None:
     """Raise UserError if results cannot be copied to the URL. Nothing is sent to it."""

@@ -18,8 +18,6 @@ from penstock.settings.resolve import MIN_RUNS
 from penstock.settings.schema import ExperimentSettings, Settings
 from penstock.suggest import did_you_mean
 
-__all__ = ["Variations", "base_seed"]
-
 _FIXED_SEED = 42
 """Seed of repeated runs without a seed of the user, as in AIPerf."""
 _SEEDS_PER_RUN = 100_000

@@ -18,8 +18,6 @@ from penstock.schedule.conversations import Conversations
 from penstock.schedule.share import Share
 from penstock.settings.arrival_patterns import ARRIVAL_PATTERNS
 
-__all__ = ["Arrivals", "Constant", "Continued", "ContinuedRecording", "Recorded", "arrival_process"]
-
 _SECOND = 1_000_000_000
 
 

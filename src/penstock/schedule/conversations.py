@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["Conversations"]
-
 
 class Conversations(Protocol):
     """The conversations of a dataset, some of which may not be indexed yet."""

@@ -6,8 +6,6 @@ from typing import Protocol
 
 import msgspec
 
-__all__ = ["Fixed", "LinearRamp", "SlotLimit"]
-
 _SECOND = 1_000_000_000
 
 

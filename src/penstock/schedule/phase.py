@@ -13,8 +13,6 @@ from penstock.schedule.share import Share
 from penstock.schedule.turn_timing import AfterReply, AtRecordedTimes, TurnTiming
 from penstock.schedule.users import UserArrivals
 
-__all__ = ["Cancellation", "Phase", "Resumed"]
-
 
 class Cancellation(msgspec.Struct, frozen=True, tag="cancellation"):
     """Cancel a random share of the requests, `delay_s` after each was sent."""

@@ -12,8 +12,6 @@ from penstock.schedule.turn_timing import AfterReply, AtArrivals, AtRecordedTime
 from penstock.schedule.users import UserArrivals
 from penstock.settings.schema import LoadSettings, WarmupSettings
 
-__all__ = ["default_conversations", "make_phases"]
-
 
 def make_phases(
     load: LoadSettings,

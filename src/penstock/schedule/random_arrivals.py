@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from penstock.schedule.conversations import Conversations
 from penstock.schedule.share import Share
 
-__all__ = ["Gamma", "Poisson"]
-
 _SECOND = 1_000_000_000
 _BLOCK = 1 << 16
 """Gaps that are drawn at once."""

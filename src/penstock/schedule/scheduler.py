@@ -26,8 +26,6 @@ from penstock.schedule.share import Share, split
 from penstock.schedule.turn_timing import TurnEnd
 from penstock.schedule.users import UserArrivals, UserStart
 
-__all__ = ["CUT_OFF", "OVER", "STARVED", "Decision", "ScheduledSession", "Scheduler", "Send", "State", "Wait"]
-
 _NEVER = 1 << 62
 
 

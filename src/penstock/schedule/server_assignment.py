@@ -7,8 +7,6 @@ from typing import Protocol
 
 import msgspec
 
-__all__ = ["EachServer", "RoundRobin", "ServerAssignment"]
-
 
 class ServerAssignment(Protocol):
     @property

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Share", "split"]
-
 
 class Share(NamedTuple):
     """One worker's number, and the number of workers."""

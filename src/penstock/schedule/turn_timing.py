@@ -6,8 +6,6 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-__all__ = ["AfterReply", "AtArrivals", "AtRecordedTimes", "PerUser", "TurnEnd", "TurnTiming"]
-
 
 class TurnEnd(NamedTuple):
     """A turn that has ended, with the facts about the turn after it. Times are on the monotonic clock, in ns."""

@@ -24,8 +24,6 @@ import msgspec
 from penstock.schedule.conversations import Conversations
 from penstock.schedule.share import Share, split
 
-__all__ = ["UserArrivals", "UserStart"]
-
 _SECOND = 1_000_000_000
 
 

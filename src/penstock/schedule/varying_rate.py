@@ -17,8 +17,6 @@ from penstock.schedule.arrivals import Arrivals
 from penstock.schedule.conversations import Conversations
 from penstock.schedule.share import Share
 
-__all__ = ["RatePoint", "VaryingRate"]
-
 _SECOND = 1_000_000_000
 _LAST_NS = float(1 << 62)
 """A rate near zero can give times beyond 64 bits."""

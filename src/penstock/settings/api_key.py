@@ -10,8 +10,6 @@ from urllib.parse import urlsplit
 from penstock.errors import UserError
 from penstock.secrets import Secret
 
-__all__ = ["DEFAULT_VARIABLE", "KEY_FIELDS", "default_key", "read_key"]
-
 KEY_FIELDS = ("api_key", "api_key_file", "api_key_env")
 """The fields of the flags that give a key, without the `endpoint.` of their targets."""
 DEFAULT_VARIABLE = "OPENAI_API_KEY"

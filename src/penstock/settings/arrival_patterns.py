@@ -4,8 +4,6 @@ The classes are imported when a run uses them: the command line needs the names 
 
 from __future__ import annotations
 
-__all__ = ["ARRIVAL_PATTERNS"]
-
 ARRIVAL_PATTERNS = {
     "poisson": "penstock.schedule.random_arrivals:Poisson",
     "constant": "penstock.schedule.arrivals:Constant",

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-__all__ = ["artifact_folder", "sweep_folder"]
-
 _UNSAFE = re.compile(r'[\s/\\:*?"<>|\x00-\x1f\x7f]')
 _MAX_MODEL_BYTES = 150
 """Longer model names are cut: a file name holds at most 255 bytes."""

@@ -7,8 +7,6 @@ from typing import NamedTuple
 from penstock.settings.flags.flag import Flag, Group, Positional, UnsupportedFlag, read_flags
 from penstock.table_rows import table_rows
 
-__all__ = ["HELP", "CommandLine", "examples", "options"]
-
 HELP = Flag("--help", "bool", "Print this text.", aliases=("-h",))
 """The flag --help of every command. `main` looks for it before parsing, so that it works on a command line with mistakes."""
 

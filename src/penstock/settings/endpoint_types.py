@@ -16,17 +16,6 @@ from penstock.plugins import ENDPOINTS, broken_plugin
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = [
-    "BUILTIN",
-    "DEFAULT",
-    "PLUGIN_GROUP",
-    "Declaration",
-    "EndpointType",
-    "Input",
-    "load_endpoint",
-    "types_that_take",
-]
-
 BUILTIN = {
     "chat": "penstock.endpoints.chat:Chat",
     "completions": "penstock.endpoints.completions:Completions",

@@ -6,8 +6,6 @@ from penstock.errors import UserError
 from penstock.settings.flag_values import ParsedArguments
 from penstock.table_rows import table_rows
 
-__all__ = ["check_rules"]
-
 _NEEDS = """\
 readiness.mode readiness.interval_s | readiness.timeout_s | --wait-for-model-timeout, the time to wait,
     says how to wait for the server

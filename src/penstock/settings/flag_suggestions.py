@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 
 from penstock.suggest import nearest
 
-__all__ = ["SYNONYMS", "suggest_flag"]
-
 _SYNONYMS_BY_FLAG = {
     "--concurrency": "clients connections max-concurrency max-num-seqs num-concurrent parallel parallelism threads users",
     "--request-rate": "qps rps requests-per-second",

@@ -11,8 +11,6 @@ from penstock.errors import UserError
 from penstock.settings.flags import Flag, expected_value
 from penstock.suggest import nearest
 
-__all__ = ["ParsedArguments", "ValueList", "parse_bool", "read_value"]
-
 _INTEGER = re.compile(r"[+-]?(?=[0-9_]{1,100}\Z)[0-9]+(?:_[0-9]+)*\Z")
 """Digits, which may be grouped by underscores, as in Python."""
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\Z")

@@ -16,8 +16,6 @@ from penstock.settings.schema import (
     TelemetrySettings,
 )
 
-__all__ = ["input_config", "length_shape", "model_config"]
-
 
 def input_config(settings: Settings, conversations: int | None = None) -> dict[str, Any]:
     """Return the `input_config` of the JSON artifact, without keys that do not apply. `conversations` is how many the dataset

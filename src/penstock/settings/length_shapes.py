@@ -11,8 +11,6 @@ from penstock.errors import UserError
 from penstock.settings.flags.flag import MAX_TOKENS
 from penstock.settings.schema import LengthPair
 
-__all__ = ["read_length_pairs", "read_range_ratio"]
-
 _EXAMPLE = "256,128:40;512,256:60 (prompt tokens, reply tokens:percent)"
 _LENGTH = r"\s*(\d+(?:\.\d+)?)\s*(?:\|\s*(\d+(?:\.\d+)?)\s*)?"
 _PERCENT = r"\s*(\d+(?:\.\d+)?)\s*%?\s*"

@@ -8,8 +8,6 @@ from typing import Any
 from penstock.errors import UserError
 from penstock.settings.flag_values import ParsedArguments
 
-__all__ = ["model_shares"]
-
 
 def model_shares(parsed: ParsedArguments, models: tuple[str, ...]) -> dict[str, Any]:
     """Return the fields `model_selection` and `model_weights` of `Settings`. Weights alone ask for a weighted selection."""

@@ -9,8 +9,6 @@ from typing import Any
 
 from penstock.errors import UserError
 
-__all__ = ["extra_fields", "header_name", "headers", "value_of"]
-
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)\Z")
 _FLOAT = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\Z")
 _LITERALS: dict[str, bool | None] = {"true": True, "false": False, "none": None, "null": None}

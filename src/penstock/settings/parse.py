@@ -18,8 +18,6 @@ from penstock.settings.command_line import CommandLine
 from penstock.settings.flag_values import ParsedArguments, parse_bool, read_value
 from penstock.settings.flags.flag import Flag, UnsupportedFlag, by_spelling, expected_value
 
-__all__ = ["parse"]
-
 _NEGATIVE_NUMBER = re.compile(r"-(?:[0-9]|\.[0-9]|inf\Z)")
 
 

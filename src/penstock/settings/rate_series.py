@@ -6,8 +6,6 @@ import msgspec
 
 from penstock.errors import UserError
 
-__all__ = ["read_rate_series"]
-
 
 class _Point(msgspec.Struct, rename={"time_s": "timeS", "rate": "qps"}):
     time_s: float

@@ -7,8 +7,6 @@ from msgspec.structs import replace
 from penstock.secrets import RedactedSecret, redact_fields, redact_url
 from penstock.settings.schema import EndpointSettings, Settings
 
-__all__ = ["redacted"]
-
 
 def redacted(settings: Settings) -> Settings:
     """Return the settings with every credential redacted. All other values are the same."""

@@ -48,8 +48,6 @@ from penstock.settings.schema import (
 )
 from penstock.settings.urls import check_request_target, normalize_urls, parse_proxy
 
-__all__ = ["MIN_RUNS", "resolve", "resolve_endpoint", "resolve_load"]
-
 
 def resolve(
     parsed: ParsedArguments,

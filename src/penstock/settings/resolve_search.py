@@ -8,8 +8,6 @@ from penstock.errors import UserError
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.schema import ExperimentSettings
 
-__all__ = ["resolve_search"]
-
 _ATTAINMENT = 0.95
 _LARGEST_SHARE = 0.999
 """No number of requests shows that none will ever miss an objective."""

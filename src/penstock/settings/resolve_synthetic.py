@@ -11,8 +11,6 @@ from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.length_shapes import read_length_pairs, read_range_ratio
 from penstock.settings.schema import AudioSettings, ConversationSettings, ImageSettings, RankingSettings
 
-__all__ = ["audio", "check_endpoint", "conversation", "images", "length_shape", "rankings", "system_prompt"]
-
 _DEPTHS = (8, 16, 24, 32)
 _MP3_RATES = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)
 _LOWEST_RATE, _HIGHEST_RATE = 1000, 192_000

@@ -11,8 +11,6 @@ from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.schema import TelemetrySettings
 from penstock.settings.urls import normalize_urls
 
-__all__ = ["telemetry"]
-
 _NVML = "pynvml"
 _DCGM_DEFAULTS = ("http://localhost:9400/metrics", "http://localhost:9401/metrics")
 _FORMATS = ("json", "csv", "jsonl", "parquet")

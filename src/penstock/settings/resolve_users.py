@@ -7,8 +7,6 @@ from typing import Any
 from penstock.errors import UserError
 from penstock.settings.flag_values import ParsedArguments
 
-__all__ = ["check_users"]
-
 _FIXED_TIMES = {
     "load.arrivals": "sets the gaps between the requests",
     "load.smoothness": "sets the gaps between the requests",

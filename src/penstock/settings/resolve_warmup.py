@@ -6,8 +6,6 @@ from penstock.errors import UserError
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.schema import BURST, LoadSettings, WarmupSettings
 
-__all__ = ["resolve_warmup"]
-
 _LIMITS = {"requests", "conversations", "duration_s"}
 
 

@@ -9,28 +9,6 @@ import msgspec
 
 from penstock.secrets import Secret
 
-__all__ = [
-    "BURST",
-    "RAW",
-    "AudioSettings",
-    "ConversationSettings",
-    "EndpointSettings",
-    "ExperimentSettings",
-    "ImageSettings",
-    "InputSettings",
-    "LengthPair",
-    "LoadSettings",
-    "OutputSettings",
-    "RankingSettings",
-    "ReadinessSettings",
-    "ScheduleSettings",
-    "ServerCallSettings",
-    "Settings",
-    "TelemetrySettings",
-    "TokenizerSettings",
-    "WarmupSettings",
-]
-
 BURST = "concurrency_burst"
 """The arrival pattern without a rate: a closed loop, which starts all slots at once."""
 RAW = "raw"

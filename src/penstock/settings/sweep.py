@@ -9,8 +9,6 @@ from penstock.errors import UserError
 from penstock.settings.flag_values import ParsedArguments, ValueList
 from penstock.settings.flags import FLAGS
 
-__all__ = ["Combination", "combinations", "is_sweep", "parameter_names"]
-
 _MAX_POINTS = 1000
 
 

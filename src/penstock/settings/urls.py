@@ -10,8 +10,6 @@ from penstock.errors import UserError
 from penstock.secrets import redact_url
 from penstock.settings.schema import EndpointSettings
 
-__all__ = ["Proxy", "check_request_target", "normalize_urls", "parse_proxy", "proxy_for"]
-
 _MOCK = "mock://"
 
 

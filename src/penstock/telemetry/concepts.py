@@ -11,18 +11,6 @@ from typing import NamedTuple
 from penstock.table_rows import table_rows
 from penstock.telemetry.prometheus import Series
 
-__all__ = [
-    "CACHE",
-    "CONCEPTS",
-    "CONCEPT_HEADERS",
-    "HITS",
-    "QUEUE",
-    "RUNNING",
-    "Concept",
-    "concept_values",
-    "is_concept",
-]
-
 
 class Concept(NamedTuple):
     name: str

@@ -22,8 +22,6 @@ from penstock.telemetry.network import NETWORK
 from penstock.telemetry.scrape import PageHistory
 from penstock.telemetry.server_metrics import SOURCE
 
-__all__ = ["Evidence", "Explanation", "SlowRequest", "explain"]
-
 _NEAR_NS = 1_000_000_000
 """A sample counts for a request that it does not fall into if it is at most this far away."""
 

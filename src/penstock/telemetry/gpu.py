@@ -15,19 +15,6 @@ from penstock.telemetry.prometheus import Series
 from penstock.telemetry.scrape import Observation, PageHistory
 from penstock.telemetry.server_metrics import CounterGrowth, GaugeValues, ProfilingWindow, gauge_statistics
 
-__all__ = [
-    "DCGM",
-    "NVML",
-    "UNITS",
-    "GpuFigures",
-    "GpuReader",
-    "GpuReading",
-    "GpuTelemetry",
-    "GpuTelemetryBuilder",
-    "Nvml",
-    "open_nvml",
-]
-
 DCGM, NVML = "dcgm", "nvml"
 """Sources of the samples."""
 ENERGY, POWER = "nvidia_energy_consumption", "nvidia_power_usage"

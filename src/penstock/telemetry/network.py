@@ -18,8 +18,6 @@ from penstock.telemetry.scrape import Observation
 from penstock.wire.connection import Origin
 from penstock.wire.kernel_stamps import round_trip_and_retransmits, tcp_info
 
-__all__ = ["NETWORK", "NetworkLatency", "NetworkLatencyBuilder", "NetworkProbes", "ProbedUrl"]
-
 NETWORK = "network"
 """Source of the samples."""
 _TIMEOUT_S = 2.0

@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-__all__ = ["Family", "Series", "number", "parse_page", "split_line"]
-
 _LINE = re.compile(r'\s*([^{#\s]+)(?:\s*(\{[^"}]*(?:"[^"\\]*(?:\\.[^"\\]*)*"[^"}]*)*\})\s*|\s+)(\S+)')
 """Name, labels and value. A time can follow the value, and an exemplar of OpenMetrics."""
 _LABEL = re.compile(r'\s*([^=,\s]+)\s*=\s*"((?:[^"\\]|\\.)*)"\s*,?')

@@ -20,8 +20,6 @@ from penstock.telemetry.prometheus import Series, number, parse_page, split_line
 from penstock.wire.connection import Origin
 from penstock.wire.one_shot import KeptConnections, RequestFailed
 
-__all__ = ["MetricsUrl", "Observation", "PageHistory", "Scraper"]
-
 _TIMEOUT_S = 2.0
 _MAX_PAGE_BYTES = 5_000_000
 """Larger pages would slow the run down and fill its log: vLLM's have 100 kB."""

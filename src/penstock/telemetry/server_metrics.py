@@ -20,20 +20,6 @@ from penstock.telemetry.concepts import CONCEPTS, HITS
 from penstock.telemetry.prometheus import Family, Series
 from penstock.telemetry.scrape import PageHistory
 
-__all__ = [
-    "SOURCE",
-    "ConceptFigures",
-    "CounterGrowth",
-    "GaugeValues",
-    "MetricSummary",
-    "ProfilingWindow",
-    "SeriesSummary",
-    "ServerMetrics",
-    "ServerMetricsBuilder",
-    "gauge_statistics",
-    "window_of",
-]
-
 SOURCE = "server_metrics"
 """Source of the samples."""
 _PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)

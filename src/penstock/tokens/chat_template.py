@@ -19,8 +19,6 @@ from penstock.tokens import hub
 from penstock.tokens.tiktoken_vocabulary import TiktokenTokenizer
 from penstock.tokens.tokenizer import Source, Tokenizer
 
-__all__ = ["ChatTokenizer", "RefusedMessagesError", "with_chat_template"]
-
 _FILES = ("chat_template.jinja", "tokenizer_config.json")
 _DOWNLOAD_S = 60.0
 _QWEN_SPECIAL = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")

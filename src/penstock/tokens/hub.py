@@ -15,8 +15,6 @@ import time
 from collections.abc import Callable
 from typing import Any, cast
 
-__all__ = ["ANSWER_S", "HubError", "cached_file", "download", "fetch_dataset", "is_hub_id", "is_offline"]
-
 ANSWER_S = 2.0
 """Seconds within which the hub must begin to answer."""
 

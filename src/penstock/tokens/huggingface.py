@@ -11,8 +11,6 @@ from penstock.tokens.tokenizer import Source, count_in_threads
 if TYPE_CHECKING:
     import tokenizers
 
-__all__ = ["HuggingFaceTokenizer", "read_tokenizer_json"]
-
 _BATCH = 64
 
 

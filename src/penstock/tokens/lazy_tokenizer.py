@@ -9,8 +9,6 @@ from penstock.tokens.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from penstock.tokens.chat_template import ChatTokenizer
 
-__all__ = ["LazyTokenizer"]
-
 
 class Choice(Protocol):
     """The part of the settings of a run that chooses its tokenizer."""

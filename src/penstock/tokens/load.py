@@ -17,8 +17,6 @@ from penstock.tokens.tiktoken_vocabulary import (
 )
 from penstock.tokens.tokenizer import Source, Tokenizer
 
-__all__ = ["BUILTIN", "Loaded", "load"]
-
 BUILTIN = "builtin"
 TEKKEN = "tekken"
 

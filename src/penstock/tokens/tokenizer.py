@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
-__all__ = ["Source", "Tokenizer", "count_in_threads"]
-
 Source = Literal["builtin", "package", "folder", "file", "cache", "hub"]
 """Where the vocabulary was read from. `package` is a data file of an installed Python package."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["ArrivalBounds"]
-
 
 class ArrivalBounds:
     """Follows the reads of one socket and the kernel's counts of what the socket has received.

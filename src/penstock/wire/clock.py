@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from time import monotonic_ns, time_ns
 
-__all__ = ["Clock"]
-
 _STEP_NS = 1_000_000
 _MEASUREMENTS = 5
 

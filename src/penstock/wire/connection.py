@@ -39,8 +39,6 @@ from penstock.wire.loop_marks import LoopMarks
 from penstock.wire.stats import WireStats
 from penstock.wire.tls import TLS
 
-__all__ = ["Connection", "Origin"]
-
 _PRIVATE_BUFFER = 1 << 16
 _ENCRYPTED_BYTES = 1 << 18
 """How much of a request is encrypted at a time."""

@@ -8,8 +8,6 @@ import ssl
 
 from penstock.wire.exchange import WireError
 
-__all__ = ["connect_error", "lost_error", "protocol_error", "proxy_error", "socket_error", "tls_error"]
-
 _TLS_ALERT = b"\x15\x03"
 """First bytes of a TLS server's reply to a request without TLS: an alert record, TLS version 3.x."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import zlib
 
-__all__ = ["LARGEST", "BadCoding", "decoded", "decoded_pieces"]
-
 LARGEST = 256 << 20
 """The largest decoded body in bytes. A few kilobytes can decompress to gigabytes; no usable reply is larger than this."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-__all__ = ["Exchange", "FollowedRedirect", "WireError"]
-
 
 class WireError(NamedTuple):
     """Why an exchange has no complete reply."""

@@ -14,8 +14,6 @@ from collections.abc import Iterable
 
 import httptools
 
-__all__ = ["ProtocolError", "ResponseReader", "request_head"]
-
 
 class ProtocolError(Exception):
     """The reply is not valid HTTP/1.1."""

@@ -18,25 +18,6 @@ from penstock.wire.clock import Clock
 from penstock.wire.loop_marks import LoopMarks
 from penstock.wire.stats import WireStats
 
-__all__ = [
-    "AVAILABLE",
-    "CONTROL_SPACE",
-    "READ_BUFFER",
-    "SO_TIMESTAMPNS",
-    "TCP_CLOSE",
-    "TCP_ESTABLISHED",
-    "TIMESPEC",
-    "PlainReceiver",
-    "StampedReceiver",
-    "UntimedReceiver",
-    "acknowledged",
-    "is_open",
-    "round_trip_and_retransmits",
-    "round_trip_ns",
-    "tcp_info",
-    "tcp_state",
-]
-
 AVAILABLE = sys.platform == "linux"
 SO_TIMESTAMPNS = 35
 TIMESPEC = struct.Struct("qq")

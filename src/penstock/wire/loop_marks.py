@@ -20,8 +20,6 @@ from time import monotonic_ns
 
 from penstock.wire.timer import Timer
 
-__all__ = ["LoopMarks"]
-
 _INTERVAL_NS = 500_000
 """Time between marks in an idle loop. Each costs some 10 µs, 2 % of a core that has nothing else to do."""
 

@@ -23,8 +23,6 @@ from penstock.wire.http1 import request_head
 from penstock.wire.pool import Pool
 from penstock.wire.stats import WireStats
 
-__all__ = ["KeptConnections", "RequestFailed", "Response", "send", "send_blocking"]
-
 _CHECK_S = 1.0
 """Time between checks for a lost connection that the event loop does not report."""
 _SIZE_CHECK_S = 0.02

@@ -19,8 +19,6 @@ from penstock.wire.exchange import Exchange, WireError
 from penstock.wire.loop_marks import LoopMarks
 from penstock.wire.stats import WireStats
 
-__all__ = ["Pool", "resolve"]
-
 _MAX_CONNECTING = 256  # below the usual listen backlogs
 
 

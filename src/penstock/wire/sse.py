@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-__all__ = ["Events", "split"]
-
 _BOM = b"\xef\xbb\xbf"
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["DurationSketch", "LogHistogram", "WireStats"]
-
 _BUCKETS = 64
 _SUB = 4  # buckets of a LogHistogram per power of two: a quantile is at most 25 % too high
 _SKETCH_BITS = 4

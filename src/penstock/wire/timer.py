@@ -14,8 +14,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Timer"]
-
 CLOCK_MONOTONIC = 1
 TFD_NONBLOCK = os.O_NONBLOCK
 TFD_CLOEXEC = getattr(os, "O_CLOEXEC", 0)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ssl
 
-__all__ = ["TLS", "client_context"]
-
 _CHUNK = 1 << 18
 
 

@@ -8,8 +8,6 @@ from typing import Protocol
 from penstock.records.nodes import LoggedNode
 from penstock.workers.messages import Command, Event
 
-__all__ = ["Backend", "OnEvent"]
-
 OnEvent = Callable[[int, Event], None]
 """Called with the number of a worker and its event."""
 

@@ -21,8 +21,6 @@ from penstock.workers.messages import Connected, Event, Progress
 from penstock.workers.preconnect import describe_failure
 from penstock.workers.worker import Worker
 
-__all__ = ["Start", "run_child"]
-
 _PROGRESS_TICKS = 10
 
 

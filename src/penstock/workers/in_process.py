@@ -18,8 +18,6 @@ from penstock.workers.messages import Close, Command, Event
 from penstock.workers.preconnect import describe_failure
 from penstock.workers.worker import Worker
 
-__all__ = ["InProcess"]
-
 
 class InProcess:
     workers = 1

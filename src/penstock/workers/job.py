@@ -21,21 +21,6 @@ from penstock.wire.http1 import request_head
 from penstock.wire.pool import resolve
 from penstock.wire.tls import client_context
 
-__all__ = [
-    "Job",
-    "JobSecrets",
-    "Target",
-    "fixed_headers",
-    "hidden_headers",
-    "join",
-    "proxy_headers",
-    "request_headers",
-    "resolve_origin",
-    "restore_secrets",
-    "take_secrets",
-    "targets",
-]
-
 
 def request_headers(settings: EndpointSettings) -> dict[str, int]:
     """Return the headers that differ from request to request, with the argument of `Target.request_headers` for each."""

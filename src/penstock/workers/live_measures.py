@@ -8,8 +8,6 @@ from penstock.records.record import Record
 from penstock.wire.stats import DurationSketch
 from penstock.workers.messages import ErrorCause
 
-__all__ = ["LiveMeasures"]
-
 _MAX_GAPS = 64
 """Gaps of one reply that are added. All 10,000 gaps of a long one would stall the event loop for milliseconds."""
 _MAX_CAUSES = 32

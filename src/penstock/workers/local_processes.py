@@ -24,15 +24,6 @@ from penstock.workers.job import Job, JobSecrets, Target, take_secrets
 from penstock.workers.message_socket import MessageSocket, wait_for
 from penstock.workers.messages import Close, Command, Event, WorkerDied, WorkerFailed
 
-__all__ = [
-    "ForkedWorkers",
-    "SpawnedWorkers",
-    "choose_cluster_workers",
-    "choose_workers",
-    "max_workers",
-    "raise_file_limit",
-]
-
 _POLL_S = 0.01
 _END_TIMEOUT_S = 60.0
 """Longest time for a worker to end, whose records are in its file then. One that is stopped would never end."""

@@ -10,8 +10,6 @@ from typing import Any
 
 from penstock.records.worker_report import MachineFacts
 
-__all__ = ["MachineCounters"]
-
 
 class MachineCounters:
     """Reads the counters when it is created; `facts` returns how much they have grown since."""

@@ -9,8 +9,6 @@ import struct
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["MessageSocket", "wait_for"]
-
 _LENGTH = struct.Struct("<I")
 _READ_BYTES = 1 << 16
 

@@ -13,25 +13,6 @@ from penstock.records.worker_report import WorkerReport
 from penstock.schedule.phase import Phase
 from penstock.wire.stats import DurationSketch
 
-__all__ = [
-    "ChangedFile",
-    "Close",
-    "Command",
-    "Connected",
-    "DataComplete",
-    "ErrorCause",
-    "Event",
-    "LoadData",
-    "PhaseDone",
-    "Progress",
-    "Ready",
-    "SetLimits",
-    "StartPhase",
-    "Stop",
-    "WorkerDied",
-    "WorkerFailed",
-]
-
 # -- commands ---------------------------------------------------------------------------------------------------------
 
 

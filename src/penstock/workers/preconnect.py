@@ -17,8 +17,6 @@ from penstock.wire.stats import WireStats
 from penstock.workers.job import Job, Target
 from penstock.workers.messages import WorkerFailed
 
-__all__ = ["ConnectError", "Preconnect", "describe_failure"]
-
 _MAX_CHARACTERS = 4000
 """Length of the text of a failure."""
 _TIMEOUT_NS = 30_000_000_000

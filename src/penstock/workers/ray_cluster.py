@@ -34,8 +34,6 @@ from penstock.workers.job import Job, JobSecrets, take_secrets
 from penstock.workers.local_processes import SpawnedWorkers
 from penstock.workers.messages import Close, Command, Event, LoadData, PhaseDone, StartPhase, WorkerDied, WorkerFailed
 
-__all__ = ["Cluster", "NodeAgent", "RayWorkers", "connect"]
-
 _PREFIX = "penstock-node-"
 _LOCK = "lock"
 _BLOCK_BYTES = 32 << 20

@@ -19,8 +19,6 @@ from penstock.wire.exchange import Exchange, FollowedRedirect
 from penstock.wire.pool import Pool
 from penstock.workers.job import Target, proxy_headers, request_headers, resolve_origin
 
-__all__ = ["FOLLOWED", "MAX_REDIRECTS", "Redirects"]
-
 FOLLOWED = (307, 308)
 MAX_REDIRECTS = 5
 _FORWARDED = {"user-agent", "accept", "content-type"}

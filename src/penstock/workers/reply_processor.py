@@ -25,8 +25,6 @@ from penstock.secrets import redact_values
 from penstock.wire.exchange import Exchange
 from penstock.workers.live_measures import LiveMeasures
 
-__all__ = ["ReplyProcessor"]
-
 _SLICE_NS = 500_000
 _MAX_QUEUED = 512
 _MAX_BYTES = 64 << 20

@@ -10,8 +10,6 @@ from penstock.records.payloads import PARTS, BodyParts, Payload, PayloadStore, P
 from penstock.schedule.scheduler import ScheduledSession
 from penstock.settings.schema import EndpointSettings
 
-__all__ = ["BodyBuilder", "Outgoing", "Session"]
-
 _CACHE_BYTES = 4 << 20
 _ENTRY_BYTES = 512  # memory of a cached entry besides its body
 

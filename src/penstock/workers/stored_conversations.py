@@ -12,8 +12,6 @@ from typing import Literal
 from penstock.datasets.sampling import picker
 from penstock.records.payloads import PayloadStore
 
-__all__ = ["StoredConversations"]
-
 
 class StoredConversations:
     def __init__(

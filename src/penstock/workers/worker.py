@@ -64,8 +64,6 @@ from penstock.workers.reply_processor import ReplyProcessor
 from penstock.workers.session import BodyBuilder, Session
 from penstock.workers.stored_conversations import StoredConversations
 
-__all__ = ["Worker"]
-
 _FIRST_WAIT_NS, _LONGEST_WAIT_NS = 10_000_000, 1_000_000_000
 """How long a slot waits after the second refused connection in a row, which doubles with each other one, and at most."""
 _MAX_BURST = 32

@@ -15,8 +15,6 @@ from penstock.cli.dashboard.snapshot import Header, Snapshot
 from penstock.cli.dashboard.state import DashboardState
 from penstock.cli.phase_progress import clock
 
-__all__ = ["Dashboard"]
-
 _View = Callable[[DashboardState, int], list[views.Line]]
 
 

@@ -23,8 +23,6 @@ from penstock.records.log import LostWorker
 from penstock.runs.phase_runner import RunProgress
 from penstock.workers.message_socket import MessageSocket, wait_for
 
-__all__ = ["DashboardFeed"]
-
 _INTERVAL_NS = 500_000_000
 _CLOSE_S = 5.0
 _RESET = "\x1b[?1049l\x1b[?25h\x1b[?1004l\x1b[?2004l\x1b[?2048l\x1b[<u\x1b[0m"

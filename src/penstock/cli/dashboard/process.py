@@ -15,8 +15,6 @@ import sys
 from penstock.cli.dashboard.snapshot import Close, Header, Ready, Snapshot
 from penstock.workers.message_socket import MessageSocket, wait_for
 
-__all__ = ["main"]
-
 _NICE = 5
 """Priority of the process: workers have precedence if there are not enough cores."""
 

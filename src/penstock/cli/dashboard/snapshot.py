@@ -7,8 +7,6 @@ import msgspec
 from penstock.records.worker_report import WorkerReport
 from penstock.wire.stats import DurationSketch
 
-__all__ = ["Close", "GpuView", "Header", "PhaseView", "PointView", "Ready", "ServerView", "Snapshot"]
-
 
 class Header(msgspec.Struct, frozen=True):
     """The first message: what stays the same during the run."""

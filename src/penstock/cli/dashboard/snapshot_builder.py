@@ -15,8 +15,6 @@ from penstock.schedule.phase import Phase
 if TYPE_CHECKING:
     from penstock.cli.dashboard.telemetry import LiveTelemetry
 
-__all__ = ["PhaseCounts", "SnapshotBuilder"]
-
 
 class SnapshotBuilder:
     def __init__(self) -> None:

@@ -10,8 +10,6 @@ from penstock.cli.dashboard.snapshot import Header, Snapshot
 from penstock.metrics.certificate import Certificate, RequestCounts, certify
 from penstock.wire.stats import DurationSketch
 
-__all__ = ["DashboardState", "Percentiles"]
-
 _HISTORY = 240
 """Number of recent values of a figure: those of two minutes."""
 _WINDOW_NS = 3_000_000_000

@@ -11,8 +11,6 @@ from penstock.telemetry.gpu import DCGM, NVML, POWER, GpuReader
 from penstock.telemetry.scrape import PageHistory
 from penstock.telemetry.server_metrics import SOURCE
 
-__all__ = ["LiveTelemetry"]
-
 
 class LiveTelemetry:
     def __init__(self) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import sys
 
-__all__ = ["why_no_dashboard"]
-
 _MIN_COLUMNS, _MIN_LINES = 40, 12
 
 

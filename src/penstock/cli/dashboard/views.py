@@ -9,19 +9,6 @@ from penstock.cli.dashboard.snapshot import GpuView, PhaseView, PointView, Serve
 from penstock.cli.dashboard.state import DashboardState, History, Percentiles
 from penstock.cli.phase_progress import clock, remaining_s, share_done, stop_text
 
-__all__ = [
-    "Line",
-    "Part",
-    "bottom_line",
-    "certificate",
-    "errors",
-    "latencies",
-    "points",
-    "progress",
-    "rates",
-    "telemetry",
-]
-
 _BARS = "▁▂▃▄▅▆▇█"
 _PARTIAL = " ▏▎▍▌▋▊▉"
 _NONE = "–"

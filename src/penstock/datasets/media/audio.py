@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["audio_clips", "record_mp3", "record_wav"]
-
 _SHORTEST_S = 0.1
 _QUIET_BITS = 3
 """How many bits the noise is below full scale."""

@@ -9,8 +9,6 @@ from base64 import b64decode
 
 from penstock.datasets.conversation import Media
 
-__all__ = ["audio_seconds"]
-
 _WAV_HEAD = 1 << 16
 """Characters of base64 that contain the head of a WAV file, which gives the number of frames."""
 

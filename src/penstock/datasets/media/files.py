@@ -16,8 +16,6 @@ import msgspec
 from penstock.datasets.conversation import Media, Turn
 from penstock.errors import UserError
 
-__all__ = ["MediaFiles", "read_audio", "read_image"]
-
 _HEAD = 64
 """Bytes from which the type of a file is detected."""
 _CACHE_BYTES = 64 << 20

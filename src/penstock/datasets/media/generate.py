@@ -11,8 +11,6 @@ from typing import TypeVar
 from penstock.datasets.conversation import Media
 from penstock.processes import cores
 
-__all__ = ["MAX_FILES", "generate"]
-
 T = TypeVar("T")
 
 MAX_FILES = 1024

@@ -18,8 +18,6 @@ from penstock.datasets.random_streams import length, stream
 from penstock.extras import require_extra
 from penstock.settings.schema import ImageSettings
 
-__all__ = ["draw_jpeg", "draw_png", "images"]
-
 _MAX_SIDE = 65_500
 """Pixels; the limit of JPEG."""
 _SMOOTH_CELL, _MOSAIC_CELL = 8, 4

@@ -17,20 +17,6 @@ from penstock.gateway.dialects.texts import JoinedText, TextRef, Texts, walk
 from penstock.gateway.dialects.token_estimate import TextEstimate, estimate_tokens
 from penstock.gateway.refusal import Refusal
 
-__all__ = [
-    "MAX_OUTPUT_TOKENS",
-    "NO_RAW",
-    "Dialect",
-    "Reply",
-    "RequestMembers",
-    "StreamReader",
-    "Usage",
-    "WholeReplyReader",
-    "positive",
-    "short_text",
-    "token_count",
-]
-
 NO_RAW = msgspec.Raw(b"")
 MAX_OUTPUT_TOKENS = 100_000_000
 """Upper bound of the output tokens reserved for a request, with all its replies; no model writes more."""

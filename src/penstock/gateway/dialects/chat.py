@@ -27,8 +27,6 @@ from penstock.gateway.dialects.sse_frames import Frame, Part
 from penstock.gateway.dialects.texts import DELTA, Address, TextRef, Texts, walk
 from penstock.gateway.refusal import Refusal
 
-__all__ = ["Chat", "ChunkReader", "ChunkTexts"]
-
 
 class ChatBody(RequestMembers):
     max_completion_tokens: Any = None

@@ -12,8 +12,6 @@ from penstock.gateway.dialects.field_map import FieldMap
 from penstock.gateway.dialects.openai import OpenAIReply, include_usage
 from penstock.gateway.dialects.openai_fields import REPLY, REQUEST
 
-__all__ = ["Completions"]
-
 
 class CompletionsBody(RequestMembers):
     max_tokens: Any = None

@@ -8,8 +8,6 @@ from penstock.gateway.dialects.field_map import FieldMap
 from penstock.gateway.dialects.openai import OpenAIReply
 from penstock.gateway.dialects.openai_fields import REPLY, REQUEST
 
-__all__ = ["Embeddings"]
-
 
 class Embeddings(Dialect):
     name = "embeddings"

@@ -12,8 +12,6 @@ from typing import Any
 from penstock.gateway.dialects.field_map import ID, UNKNOWN, FieldMap
 from penstock.gateway.dialects.texts import Address, TextRef, Texts, walk
 
-__all__ = ["BREAK", "EventTexts"]
-
 BREAK: Address = ("break",)
 """In place of the address prefix of an ended text: what follows is not shown as a continuation of the texts so far."""
 

@@ -9,27 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = [
-    "FILE",
-    "FREE",
-    "ID",
-    "KEY",
-    "LABEL",
-    "MEDIA",
-    "NAME",
-    "SCHEMA",
-    "SETTING",
-    "SKIP",
-    "TEXT",
-    "TOKENS",
-    "UNKNOWN",
-    "WORD",
-    "FieldMap",
-    "Kind",
-    "Shape",
-    "join_parts",
-]
-
 Kind = int
 TEXT, NAME, LABEL, FREE, UNKNOWN, KEY, SETTING, WORD, ID, MEDIA, FILE, TOKENS, SKIP = range(13)
 """Up to UNKNOWN, a string is text.

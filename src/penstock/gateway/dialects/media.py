@@ -12,8 +12,6 @@ import binascii
 import re
 from urllib.parse import quote, unquote_to_bytes
 
-__all__ = ["EncodedText", "decode_payload", "encoded_texts"]
-
 _SIGNATURES = (
     *(b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"RIFF", b"BM", b"II*\0", b"MM\0*"),  # images
     *(b"%PDF-", b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", b"\x1f\x8b", b"7z\xbc\xaf\x27\x1c"),  # documents

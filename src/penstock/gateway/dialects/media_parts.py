@@ -8,8 +8,6 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["ENCODED", "MediaKind", "MediaParts", "find_media", "part_pattern"]
-
 MediaKind = Literal["images", "audio", "files"]
 
 ENCODED = re.compile(rb'"data:[^"]*+"|"file_data"\s*:\s*"[^"]*+"|"data"\s*:\s*"[A-Za-z0-9+/=_\\-]{64,}+"')

@@ -25,8 +25,6 @@ from penstock.gateway.dialects.sse_frames import Frame
 from penstock.gateway.dialects.texts import Address, Texts, walk
 from penstock.gateway.refusal import Refusal
 
-__all__ = ["Messages"]
-
 API_VERSION = "2023-06-01"
 
 

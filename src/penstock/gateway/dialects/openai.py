@@ -12,8 +12,6 @@ import orjson
 from penstock.gateway.dialects.base import Reply, StreamReader, Usage, short_text, token_count
 from penstock.gateway.dialects.sse_frames import Part
 
-__all__ = ["TAIL_BYTES", "OpenAIReply", "PartSearch", "include_usage", "parse_usage"]
-
 TAIL_BYTES = 1 << 16
 """In an event that is split into parts: bytes at its end that must contain its usage."""
 _RESPONSES = ("input_tokens", "output_tokens", "output_tokens_details", "input_tokens_details")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from penstock.gateway.dialects.field_map import MEDIA, SCHEMA, SETTING, TEXT, FieldMap, join_parts
 
-__all__ = ["CHOICES", "ERROR", "FORMAT", "MESSAGE", "PARTS", "REPLY", "REQUEST", "TOOLS", "TOOL_CHOICE"]
-
 _OBJECT = FieldMap(settings="type object status role phase index format detail", ids="id", tokens="logprobs")
 
 _LINK = FieldMap(media="url", settings="detail", string=MEDIA)

@@ -18,8 +18,6 @@ from penstock.gateway.dialects.sse_frames import Frame, Part
 from penstock.gateway.dialects.texts import DELTA, Address, TextRef, Texts, walk
 from penstock.gateway.refusal import Refusal
 
-__all__ = ["Responses", "ResponsesBody"]
-
 HEAD_BYTES = 1 << 12
 """In an event that is split into parts: bytes at its beginning that must contain its type."""
 _TERMINAL = {"response.completed": "completed", "response.incomplete": "incomplete", "response.failed": "failed"}

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["FRAME_BYTES", "Frame", "Frames", "Part", "RawBytes", "WholeReply", "joined"]
-
 FRAME_BYTES = 1 << 20
 """Default limit of a frame. Guardrails that must see a whole event use a larger one."""
 

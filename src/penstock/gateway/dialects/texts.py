@@ -30,8 +30,6 @@ from penstock.gateway.dialects.field_map import (
 )
 from penstock.gateway.dialects.media import EncodedText, encoded_texts
 
-__all__ = ["DELTA", "Address", "EncodedRef", "InspectedText", "JoinedText", "TextRef", "Texts", "is_setting", "walk"]
-
 Address = tuple[Any, ...]
 """Identifies a text of a stream: the item or choice, and the path below it."""
 

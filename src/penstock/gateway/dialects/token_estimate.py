@@ -10,8 +10,6 @@ to a third too low for Markdown tables and JSON, and far too low for digits and 
 
 from __future__ import annotations
 
-__all__ = ["TextEstimate", "estimate_tokens"]
-
 _COMMON = 2
 _BY_FIRST_BYTE = ((0xE0, 0xE1, 3), (0xE2, 0xE9, 6), (0xEA, 0xEF, 4), (0xF0, 0xF4, 16))
 """First and last value of a character's first byte in UTF-8, and its weight."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from penstock.gateway.routes import BY_NAME, Route
 
-__all__ = ["block_code", "block_event", "block_message", "block_type"]
-
 
 def block_type(*, timed_out: bool) -> str:
     return "inspection_timeout" if timed_out else "content_filter"

@@ -24,8 +24,6 @@ from penstock.gateway.guardrails.text_views import TextView, build_views
 from penstock.gateway.resources.guardrail_patterns import regex_error
 from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
 
-__all__ = ["Blocked", "Chain", "Guardrail", "Rule", "compile_guardrails", "guardrail_errors"]
-
 _CONTEXT = 64
 """Characters of context kept for the detectors' look-behinds and for split escapes, with a margin. A configured regex gets its
 maximum length."""

@@ -12,8 +12,6 @@ from typing import Any, Literal
 from penstock.gateway.dialects.event_texts import EventTexts
 from penstock.gateway.dialects.texts import TextRef
 
-__all__ = ["DeltaTemplate"]
-
 _Kind = Literal["text", "number", "padding"]
 
 

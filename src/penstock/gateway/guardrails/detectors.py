@@ -30,8 +30,6 @@ import regex
 
 from penstock.gateway.guardrails.literals import Literals
 
-__all__ = ["DETECTORS", "MARGIN", "Finder", "Match"]
-
 Match = tuple[int, int, int, int]
 """Start and end of a match, and start and end of the part that a mask replaces."""
 

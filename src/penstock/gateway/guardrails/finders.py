@@ -14,8 +14,6 @@ import regex
 from penstock.gateway.guardrails.detectors import MARGIN, Match
 from penstock.gateway.guardrails.search_budget import SearchBudget
 
-__all__ = ["RegexFinder"]
-
 _SHORT_TEXT = 512
 """The time limit costs 2 to 5 µs per search. A pattern with a single quantifier, on one character or class, runs without it
 on a text below this length: its worst case is quadratic, 2 ms here (0.6 s on 8 KB)."""

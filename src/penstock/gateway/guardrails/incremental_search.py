@@ -19,8 +19,6 @@ from penstock.gateway.guardrails.normalise import IGNORABLE, TOO_MANY_IGNORABLES
 from penstock.gateway.guardrails.search_budget import InspectionTimeout, SearchBudgets
 from penstock.gateway.guardrails.text_views import DERIVED
 
-__all__ = ["IncrementalSearch", "NormalisedSearch"]
-
 _NUMBER = regex.compile("[0-9+]")
 _TRAILING_IGNORABLES = re.compile(f"[{IGNORABLE}]*\\Z")
 _SPARE = 256

@@ -6,8 +6,6 @@ from typing import Literal
 
 from penstock.gateway.ledger.entry import GuardrailHit
 
-__all__ = ["Action", "GuardrailErrors", "Inspection", "MatchCounts", "StreamBlocked"]
-
 Action = Literal["blocked", "masked", "would_block", "would_mask", "timed_out"]
 
 

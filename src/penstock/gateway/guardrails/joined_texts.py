@@ -17,8 +17,6 @@ from penstock.gateway.guardrails.normalise import normalise
 from penstock.gateway.guardrails.search_budget import InspectionTimeout, SearchBudgets
 from penstock.gateway.guardrails.text_views import crossing_filter
 
-__all__ = ["NOT_HELD", "JoinedSearch", "JoinedTexts"]
-
 NOT_HELD = sys.maxsize
 _SOURCE = DELTA + " joined"
 

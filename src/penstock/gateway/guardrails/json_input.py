@@ -18,14 +18,6 @@ from penstock.gateway.dialects.texts import TextRef
 from penstock.gateway.json_edits import Replacements, replace_in_place
 from penstock.gateway.surrogates import replace_unpaired_surrogates
 
-__all__ = [
-    "DuplicateKeyError",
-    "read_reply",
-    "read_request",
-    "without_duplicate_keys",
-    "write_changes",
-]
-
 _BACKSLASH = ord("\\")
 
 

@@ -13,8 +13,6 @@ from collections.abc import Iterable
 
 from ahocorasick_rs import AhoCorasick
 
-__all__ = ["Literals"]
-
 _SHORT_PREFIX = 32
 """Prefixes up to this length are in a set, three times as fast as a search in a sorted list. A set of all prefixes would
 grow with the square of a literal's length."""

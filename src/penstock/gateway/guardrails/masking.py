@@ -7,8 +7,6 @@ piece by piece has the same text as one masked as a whole.
 
 from __future__ import annotations
 
-__all__ = ["Masking"]
-
 
 class Masking:
     """The spans of a text to mask, and the state of applying them."""

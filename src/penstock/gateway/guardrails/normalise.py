@@ -17,15 +17,6 @@ import unicodedata
 from array import array
 from collections.abc import Sequence
 
-__all__ = [
-    "IGNORABLE",
-    "MAX_IGNORABLES",
-    "TOO_MANY_IGNORABLES",
-    "is_plain",
-    "normalise",
-    "normalised_starts",
-]
-
 MAX_IGNORABLES = 64
 """An enforcing guardrail blocks a text with more invisible characters in a row."""
 

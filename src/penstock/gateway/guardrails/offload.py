@@ -15,16 +15,6 @@ from typing import Any, TypeVar
 from penstock.gateway.body_process import BodyProcesses, Work
 from penstock.gateway.guardrails.search_budget import QUICK_S, InspectionTimeout, SearchBudgets
 
-__all__ = [
-    "INLINE_BYTES",
-    "has_many_values",
-    "is_large",
-    "pending_inspections",
-    "run_in_process",
-    "run_in_thread",
-    "run_offloaded",
-]
-
 INLINE_BYTES = 1 << 16
 """Parsing and searching this many bytes takes about 1 ms."""
 _PROCESS_BYTES = 1 << 19

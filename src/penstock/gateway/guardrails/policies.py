@@ -6,8 +6,6 @@ from penstock.gateway.guardrails import ContentPolicy, LocalPolicy
 from penstock.gateway.resources.config import GuardrailMode
 from penstock.gateway.resources.snapshot import CallerKey, GuardrailSpec, Model, Snapshot
 
-__all__ = ["ContentPolicies"]
-
 _MAX_CACHED = 8192
 
 

@@ -10,8 +10,6 @@ Budgets are charged thread CPU time, not wall time: a search releases the GIL, a
 
 from __future__ import annotations
 
-__all__ = ["MATCH_S", "QUICK_S", "InspectionTimeout", "SearchBudget", "SearchBudgets"]
-
 FREE_S_PER_CHARACTER = 100e-9
 FREE_S_PER_SEARCH = 10e-6
 """For streams: the fixed cost of a search is 2 to 5 µs."""

@@ -25,8 +25,6 @@ from penstock.gateway.guardrails.search_budget import SearchBudgets
 from penstock.gateway.guardrails.text_views import TAGS, TextView, starts_like_json, views_of
 from penstock.gateway.surrogates import join_surrogates
 
-__all__ = ["StreamedText", "StreamedTexts"]
-
 _HELD_FROM = re.compile(rf"\\(?:u(?:[0-9a-fA-F]{{4}}|[0-9a-fA-F]{{0,3}}\Z)|\Z)|(?i:data:text/)|{TAGS.pattern}")
 """An escape that spells a letter, also if it is incomplete, a data URL, or tag characters."""
 _ESCAPE_LENGTH = len("\\u0000")

@@ -27,15 +27,6 @@ from penstock.gateway.resources.config import GuardrailMode
 from penstock.gateway.routes import BY_NAME, Route
 from penstock.gateway.surrogates import join_surrogates
 
-__all__ = [
-    "KEEP_ALIVE",
-    "MAX_EVENT_BYTES",
-    "BufferGuard",
-    "Event",
-    "MonitorGuard",
-    "StreamGuard",
-]
-
 MAX_EVENT_BYTES = 32 << 20
 """An event can only be parsed when it is complete. The last event of a response repeats all of its text, so this limit is
 far above the number of bytes held of a stream."""

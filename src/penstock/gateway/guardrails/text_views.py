@@ -26,17 +26,6 @@ from penstock.gateway.guardrails.normalise import (
     normalised_starts,
 )
 
-__all__ = [
-    "DERIVED",
-    "MAX_LEVELS",
-    "TextView",
-    "build_views",
-    "crossing_filter",
-    "escape",
-    "starts_like_json",
-    "views_of",
-]
-
 MAX_LEVELS = 8
 """JSON inside a string of JSON inside a string of JSON, and so on."""
 

@@ -33,8 +33,6 @@ from penstock.gateway.ledger.entry import GuardrailHit
 from penstock.gateway.resources.config import GuardrailMode
 from penstock.gateway.routes import Route
 
-__all__ = ["WindowGuard"]
-
 _MAX_TEMPLATES = 16
 """How often a stream may make a template. Templates are useless if the events also differ in other values."""
 _LOOP_SHARE = 0.25

@@ -24,8 +24,6 @@ from penstock.gateway.json_edits import (
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.surrogates import replace_unpaired_surrogates
 
-__all__ = ["MAX_VALUES", "ParsedBody", "check_complexity", "edit_body", "read_body", "replace_model", "too_complex"]
-
 MAX_VALUES = 100_000
 """Values of a body that can be inspected. Parsing and walking them takes 0.3 s in another process."""
 

@@ -13,8 +13,6 @@ from penstock.gateway.inbound.large_bodies import join
 from penstock.gateway.memory import Holding
 from penstock.gateway.replies import invalid_body, too_large
 
-__all__ = ["BodyReader"]
-
 
 class BodyReader:
     """The body of one request."""

@@ -19,8 +19,6 @@ from penstock.gateway.operator_log import log_operator_message
 from penstock.gateway.refusal import Refusal
 from penstock.wire.kernel_stamps import TCP_ESTABLISHED, tcp_state
 
-__all__ = ["CallerConnection", "CallerServer", "connection_of", "head_error", "sent"]
-
 HEAD_S = 30.0
 """How long a head may take to arrive, from the connection or from the first byte of a later request."""
 MAX_LINE_BYTES = 1 << 16

@@ -13,8 +13,6 @@ from penstock.gateway.inbound.large_bodies import needs_process, read_large_body
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.replies import blocked
 
-__all__ = ["inspect_input", "inspect_refusal"]
-
 
 class InspectionRecord(Protocol):
     """Where the steps record their time and their result."""

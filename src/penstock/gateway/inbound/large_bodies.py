@@ -15,14 +15,6 @@ from penstock.gateway.json_edits import count_values
 from penstock.gateway.routes import BY_NAME
 from penstock.gateway.upstream.target import Target
 
-__all__ = [
-    "LARGE_BYTES",
-    "join",
-    "large_message",
-    "needs_process",
-    "read_large_body",
-]
-
 LARGE_BYTES = 1 << 20
 """A larger body is read in another process: reading 1 MiB takes up to 30 ms, for a text that consists of escapes."""
 _SLICE_BYTES = 1 << 20

@@ -7,8 +7,6 @@ from time import time
 from penstock.gateway.limits.limiter import Limiter, Reservation
 from penstock.gateway.resources.snapshot import CallerKey, Model, RateLimit, Snapshot
 
-__all__ = ["Quota"]
-
 _NO_LIMITS = RateLimit()
 
 

@@ -6,8 +6,6 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Attempt", "Entry", "GuardrailHit"]
-
 
 class Attempt(msgspec.Struct, kw_only=True):
     """One attempt to call an upstream, or the reason why the target was skipped."""

@@ -13,21 +13,6 @@ from penstock.extras import require_extra
 from penstock.gateway.ledger.entry import Entry
 from penstock.secrets import redact_url
 
-__all__ = [
-    "DEFAULT_DIMENSIONS",
-    "DEFAULT_URL",
-    "DIMENSIONS",
-    "Dimension",
-    "EntryRefusedError",
-    "Ledger",
-    "LedgerUnavailableError",
-    "UsageQuery",
-    "UsageRow",
-    "check_url",
-    "open_ledger",
-    "purge_all",
-]
-
 DEFAULT_URL = "sqlite:///penstock-usage.db"
 PURGE_BATCH = 5000
 

@@ -19,8 +19,6 @@ import msgspec
 from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.storage import owned_file
 
-__all__ = ["LiveRequests", "live_paths", "orphaned", "read_lost"]
-
 LOST = "worker_lost"
 """The error of an entry whose request ended with its worker."""
 

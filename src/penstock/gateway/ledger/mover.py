@@ -39,8 +39,6 @@ from penstock.gateway.ledger.spool import ENTRY, prepare_folder, segment_paths
 from penstock.gateway.operator_log import OperatorLog, log_operator_message
 from penstock.plural import counted
 
-__all__ = ["Mover", "MoverState"]
-
 BATCH = 1000
 MAX_BATCHES = 50
 """Batches moved from one segment before the next segment. A full segment has fewer."""

@@ -14,8 +14,6 @@ from penstock.gateway.ledger.ledger import EntryRefusedError, LedgerUnavailableE
 from penstock.gateway.ledger.usage_table import COLUMNS, INDEXES, NAMES, TABLE, Column, purge_sql, usage_row, usage_sql
 from penstock.gateway.storage.postgres import PostgresServer
 
-__all__ = ["PostgresLedger"]
-
 _TYPES = {"text": "text", "integer": "bigint", "real": "double precision", "boolean": "boolean", "json": "jsonb"}
 _DEFAULTS = {"text": "''", "integer": "0", "real": "0", "boolean": "false", "json": "'{}'"}
 _STATEMENT_TIMEOUT_MS = 60_000

@@ -10,8 +10,6 @@ import msgspec
 
 from penstock.gateway.ledger.entry import Entry
 
-__all__ = ["repair_entry", "repair_fields"]
-
 _LIMIT = 2**63 - 1
 _FIELDS = {field.name: field for field in msgspec.structs.fields(Entry)}
 

@@ -8,8 +8,6 @@ from typing import BinaryIO, NamedTuple
 from penstock import frames
 from penstock.gateway.storage import owned_file
 
-__all__ = ["PendingCount", "PendingCounter", "Segment", "SegmentBatch"]
-
 
 class SegmentBatch(NamedTuple):
     """Frames read from a segment by one call of `Segment.read`."""

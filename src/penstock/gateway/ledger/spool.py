@@ -25,8 +25,6 @@ from penstock.gateway.operator_log import log_operator_message
 from penstock.gateway.storage import owned_file
 from penstock.plural import counted
 
-__all__ = ["ENTRY", "Spool", "prepare_folder", "segment_paths"]
-
 ENTRY = 1
 _SEGMENT_NAME = re.compile(r"entries-[0-9]+-([0-9]{20})-[0-9]+\.spool")
 

@@ -24,8 +24,6 @@ from penstock.gateway.ledger.usage_table import (
     usage_sql,
 )
 
-__all__ = ["SqliteLedger"]
-
 _LOCK_TIMEOUT_S = 30.0
 """How long a statement waits for a lock. Gateways that create one ledger together queue for it with several fsyncs each."""
 _LOCK_RETRY_S = 0.02

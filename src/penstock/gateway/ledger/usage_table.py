@@ -17,8 +17,6 @@ import msgspec
 from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.ledger.ledger import EntryRefusedError, UsageQuery, UsageRow
 
-__all__ = ["COLUMNS", "INDEXES", "NAMES", "TABLE", "Column", "purge_sql", "rows", "usage_row", "usage_sql"]
-
 TABLE = "penstock_usage"
 
 Kind = Literal["text", "integer", "real", "boolean", "json"]

@@ -29,8 +29,6 @@ from penstock.errors import UserError
 from penstock.gateway.limits.windows import TICKS
 from penstock.gateway.storage import owned_file
 
-__all__ = ["SharedTable"]
-
 _MAGIC: Final = 0x334C4E5350  # "PSNL3"
 _HEADER_BYTES: Final = 8192
 _ROWS: Final = 256

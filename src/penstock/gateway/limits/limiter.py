@@ -9,8 +9,6 @@ from typing import Final
 from penstock.gateway.limits.request_limits import RequestLimits, RequestLimitsCache
 from penstock.gateway.resources.snapshot import CallerKey, Model, Policy
 
-__all__ = ["Limiter", "Reservation"]
-
 
 class Reservation:
     """What an admitted request holds until it is settled.

@@ -11,8 +11,6 @@ from penstock.gateway.limits.request_limits import ConcurrencyLimit, RequestLimi
 from penstock.gateway.limits.windows import TICKS, remaining, reset_us, wait_us
 from penstock.gateway.refusal import Refusal
 
-__all__ = ["LocalLimiter"]
-
 _REAP_EVERY_S: Final = 1.0
 
 _WindowState = tuple[int, int, int, int, int]

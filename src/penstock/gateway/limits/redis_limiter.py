@@ -32,8 +32,6 @@ from penstock.gateway.limits.local_limiter import LocalLimiter
 from penstock.gateway.limits.request_limits import ConcurrencyLimit, RequestLimits, WindowLimit
 from penstock.gateway.operator_log import log_operator_message
 
-__all__ = ["RedisLimiter"]
-
 _TIMEOUT_S: Final = 0.5
 """Bounds the delay that a slow Redis adds to each request; `?socket_timeout=` in the URL overrides it."""
 _PROBE_S: Final = 1.0

@@ -11,8 +11,6 @@ from penstock.gateway.limits.windows import width_us
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.resources.snapshot import CallerKey, Model, Policy, RateLimit
 
-__all__ = ["ConcurrencyLimit", "RequestLimits", "RequestLimitsCache", "WindowLimit", "bucket_key"]
-
 _SECONDS: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
 _RATE_LIMIT_FIELDS: Final[tuple[tuple[str, str, Literal["requests", "tokens"]], ...]] = (
     ("rps", "second", "requests"),

@@ -18,8 +18,6 @@ from typing import Final
 
 from penstock.gateway.limits.windows import TICKS
 
-__all__ = ["ADMIT", "HEARTBEAT", "LEASE_US", "SETTLE"]
-
 LEASE_US: Final = 15_000_000
 _MARKER_MS: Final = 86_400_000
 

@@ -22,8 +22,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-__all__ = ["TICKS", "remaining", "reset_us", "wait_us", "width_us"]
-
 TICKS: Final = 32
 
 

@@ -24,8 +24,6 @@ from penstock.gateway.observe.printable import escape_nonprintable
 from penstock.gateway.observe.timing import format_string
 from penstock.gateway.routes import ENDPOINTS
 
-__all__ = ["AccessLog", "check_log"]
-
 FLUSH_DELAY_S = 0.05
 CLOSE_TIMEOUT_S = 2.0
 """How long `close` waits for the thread to write the remaining lines."""

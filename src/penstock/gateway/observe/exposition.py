@@ -20,8 +20,6 @@ from penstock.gateway.observe.metrics import Counts, Labels, MetricValues, Serie
 from penstock.gateway.observe.printable import escape_nonprintable
 from penstock.gateway.storage import owned_file
 
-__all__ = ["CONTENT_TYPE", "ConfigState", "Exposition", "WorkerMetrics"]
-
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "penstock_gateway_"
 _PREFIX, _SUFFIX = "metrics-", ".bin"

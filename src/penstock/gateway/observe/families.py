@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from typing import Literal, NamedTuple
 
-__all__ = ["ATTEMPT_OUTCOMES", "DURATION_EDGES", "FAMILIES", "HISTOGRAMS", "LAYERS", "PHASES", "TTFT_EDGES", "Family"]
-
 DURATION_EDGES = (
     *(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0),

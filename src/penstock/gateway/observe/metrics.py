@@ -27,8 +27,6 @@ from penstock.gateway.resources.snapshot import Snapshot
 from penstock.gateway.routes import ENDPOINTS
 from penstock.gateway.storage import owned_file
 
-__all__ = ["Counts", "Labels", "MetricValues", "Metrics", "Series", "resident_bytes"]
-
 UNKNOWN, OTHER = "unknown", "other"
 MAX_SERIES = 2000
 MAX_COUNTS = 2000

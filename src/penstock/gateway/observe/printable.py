@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["escape_nonprintable"]
-
 
 def escape_nonprintable(text: str) -> str:
     """Return the text with every non-printable character escaped."""

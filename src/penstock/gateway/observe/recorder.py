@@ -16,8 +16,6 @@ from penstock.gateway.ledger.spool import Spool
 from penstock.gateway.observe.access_log import AccessLog
 from penstock.gateway.observe.metrics import Metrics
 
-__all__ = ["Recorder"]
-
 TICK_S = 1.0
 UNSTORED = frozenset(("invalid_api_key", "model_not_found"))
 """Errors without an entry in the ledger, unless an upstream sent them."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-__all__ = ["format_string", "server_timing"]
-
 
 @lru_cache(256)
 def format_string(names: tuple[str, ...], value_format: str, separator: str) -> str:

@@ -21,8 +21,6 @@ from penstock.gateway.guardrails import StreamBlocked
 from penstock.gateway.inbound.large_bodies import join
 from penstock.gateway.memory import Holding
 
-__all__ = ["Filter", "Released", "ReplyChain", "Source", "WholeBody"]
-
 MAX_REPLY = 256 << 20
 """The largest whole reply in bytes."""
 

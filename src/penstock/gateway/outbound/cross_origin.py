@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["CrossOrigin"]
-
 _HEADER_NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,2000}")
 _EXPOSED = (
     "x-request-id, request-id, x-penstock-request-id, x-penstock-served-by, x-upstream-request-id, retry-after, server-timing, "

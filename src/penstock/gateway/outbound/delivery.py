@@ -19,8 +19,6 @@ from penstock.gateway.replies import JSON, blocked, content_type, upstream_reque
 from penstock.gateway.upstream.attempt import UpstreamAttempt
 from penstock.gateway.upstream.target import TIMEOUT, Target, UpstreamFailure, aborted, failure_of, undecodable
 
-__all__ = ["ReplyDelivery"]
-
 LARGE_REPLY_BYTES = 1 << 18
 """A larger whole reply is sent in pieces, as fast as the caller reads it."""
 AFTER_BLOCK_S = 5.0

@@ -15,8 +15,6 @@ from penstock.gateway.outbound.model_names import ModelNames
 from penstock.gateway.outbound.response import ResponseStream
 from penstock.secrets import REDACTED
 
-__all__ = ["BindId", "Inspect", "ReadUsage", "Redact", "RestoreModel", "Send"]
-
 PIECE_BYTES = 1 << 16
 LARGE_BYTES = 1 << 20
 """A larger whole reply is read and edited in a thread."""

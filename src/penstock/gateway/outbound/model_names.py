@@ -12,8 +12,6 @@ import orjson
 from penstock.gateway.dialects.sse_frames import Frame, Part, WholeReply
 from penstock.gateway.json_edits import top_level_spans
 
-__all__ = ["ModelNames"]
-
 _KEY = b'"model"'
 _ESCAPED = b"\\u006"
 """The common start of the escapes of all letters of the key. Without it the key can only be spelled literally."""

@@ -13,8 +13,6 @@ from penstock.gateway.inbound.connection import CallerConnection, connection_of
 from penstock.gateway.observe.timing import server_timing
 from penstock.gateway.outbound.cross_origin import CrossOrigin
 
-__all__ = ["CallerResponse", "CommonHeaders", "ResponseStream"]
-
 Header = tuple[str, str]
 
 _REASONS = {status.value: status.phrase for status in HTTPStatus}

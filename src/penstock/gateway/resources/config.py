@@ -6,18 +6,6 @@ from typing import Annotated, Literal
 
 import msgspec
 
-__all__ = [
-    "GatewayConfig",
-    "GuardrailMode",
-    "LedgerConfig",
-    "LimitsConfig",
-    "ListenConfig",
-    "ResponsesConfig",
-    "Section",
-    "UpstreamConfig",
-]
-
-
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]

@@ -15,8 +15,6 @@ from penstock.errors import UserError
 from penstock.gateway.resources.config import GatewayConfig, Port
 from penstock.gateway.resources.yaml_tree import INVALID, ConfigErrors, read_tree
 
-__all__ = ["load_config", "parse_config"]
-
 _T = TypeVar("_T")
 _SQLITE: Final = "sqlite:///"
 _ORIGIN: Final = re.compile(r"https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")

@@ -25,8 +25,6 @@ from penstock.gateway.resources.snapshot import (
 )
 from penstock.secrets import Secret
 
-__all__ = ["caller_key", "model", "provider_key"]
-
 _ADAPTERS: Final = ("openai", "anthropic")
 _FORWARDABLE: Final = ("openai-beta", "anthropic-beta", "anthropic-version")
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")

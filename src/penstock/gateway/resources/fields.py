@@ -10,8 +10,6 @@ from typing import Any, TypeVar
 
 from penstock.gateway.resources.yaml_tree import INVALID, ConfigErrors
 
-__all__ = ["Fields", "entries"]
-
 _T = TypeVar("_T")
 _ABSENT = object()
 _MAX_SECRET_CHARS = 1 << 16

@@ -28,8 +28,6 @@ from penstock.gateway.resources.snapshot import CallerKey, GuardrailSpec, Model,
 from penstock.gateway.resources.yaml_tree import INVALID, ConfigErrors, read_tree
 from penstock.gateway.routes import DEFAULT_BASES
 
-__all__ = ["ResourceErrors", "load_resources", "parse_resources", "read_resources", "resource_id"]
-
 _NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_URL, "https://github.com/api7/aisix#resources-file")
 """Defined by the format, so that ids in a file mean the same to all its readers."""
 

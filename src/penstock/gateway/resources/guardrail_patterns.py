@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import regex
 
-__all__ = ["DETECTOR_NAMES", "regex_error"]
-
 DETECTOR_NAMES = (
     "email",
     "china_mobile",

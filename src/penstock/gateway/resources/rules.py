@@ -11,8 +11,6 @@ from penstock.gateway.resources.fields import Fields
 from penstock.gateway.resources.guardrail_patterns import DETECTOR_NAMES, regex_error
 from penstock.gateway.resources.snapshot import AttachmentScope, GuardrailSpec, Pattern, Policy
 
-__all__ = ["Attachment", "attach", "attachment", "attachment_order", "guardrail", "policy"]
-
 _REMOTE_GUARDRAILS: Final = (
     "bedrock",
     "azure_content_safety",

@@ -12,23 +12,6 @@ import msgspec
 
 from penstock.secrets import Secret
 
-__all__ = [
-    "AttachmentScope",
-    "CallerKey",
-    "Cooldown",
-    "GuardrailSpec",
-    "Model",
-    "Pattern",
-    "Policy",
-    "ProviderKey",
-    "RateLimit",
-    "Routing",
-    "Snapshot",
-    "allows",
-    "reveal_secret",
-]
-
-
 AttachmentScope = Literal["env", "api_key", "team", "model"]
 
 

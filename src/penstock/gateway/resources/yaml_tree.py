@@ -13,8 +13,6 @@ import yaml
 
 from penstock.plain_yaml import MAX_DEPTH, MAX_NODES, TAG_PREFIX, InvalidYaml, compose
 
-__all__ = ["INVALID", "ConfigErrors", "read_tree"]
-
 INVALID: Final = object()
 """Replaces a value that could not be read and whose error is already recorded."""
 

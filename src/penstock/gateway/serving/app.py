@@ -31,8 +31,6 @@ from penstock.gateway.upstream.cooldowns import Cooldowns, shared_words
 from penstock.gateway.upstream.hosts import Hosts
 from penstock.gateway.upstream.routing import RoundRobin
 
-__all__ = ["App"]
-
 TICK_S = 0.1
 RESET_CHECK_TICKS, SWEEP_TICKS = 10, 50
 FIRST_LOAD_RETRY_S, LAST_LOAD_RETRY_S = 0.5, 10.0

@@ -10,8 +10,6 @@ import msgspec
 
 from penstock.gateway.resources.config import GatewayConfig
 
-__all__ = ["ConfigWatch", "FileSignature", "applicable_config", "file_signature"]
-
 CHECK_S = 0.2
 
 _FIXED: Final = ("host", "port", "status_host", "status_port", "workers")

@@ -17,8 +17,6 @@ from penstock.gateway.resources.config import GatewayConfig
 from penstock.gateway.serving.server import Gateway
 from penstock.mock_server.mock_process import MockProcess, parse_mock_url
 
-__all__ = ["ALIAS", "demo"]
-
 ALIAS = "gpt-4o-prod"
 UPSTREAM = "gpt-4o-mini-2024-07-18"
 MOCK = "mock://?ttft=20&itl=5&tokens=40"

@@ -12,8 +12,6 @@ import asyncio
 from penstock.gateway.inbound.connection import CallerServer
 from penstock.gateway.serving.app import App
 
-__all__ = ["Drain"]
-
 NOTICE_S = 1.0
 """How long connections without a request are kept open when the worker drains."""
 CHECK_S = 0.05

@@ -16,8 +16,6 @@ import msgspec
 from penstock.errors import UserError
 from penstock.gateway.resources.config import ListenConfig
 
-__all__ = ["BACKLOG", "Listeners", "cannot_listen", "resolve"]
-
 BACKLOG = 2048
 _SETTING = "listen.port or with --port"
 

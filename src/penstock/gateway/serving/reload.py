@@ -17,8 +17,6 @@ from penstock.gateway.resources.snapshot import Snapshot
 from penstock.gateway.serving.config_watch import FileSignature, file_signature
 from penstock.gateway.serving.runtime import Runtime, WorkerState
 
-__all__ = ["Reloader", "check_guardrails", "counts_text", "unknown_guardrails"]
-
 POLL_S = 0.2
 RETRY_S = 1.0
 """Delay before another attempt if the file could not be read or published. An invalid file is not retried."""

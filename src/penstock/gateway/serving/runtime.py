@@ -32,8 +32,6 @@ from penstock.gateway.resources.snapshot import Snapshot, reveal_secret
 from penstock.gateway.storage import owned_file
 from penstock.secrets import Secret
 
-__all__ = ["STACK_SIGNAL", "Address", "GatewayState", "Runtime", "WorkerState", "running_gateways"]
-
 STACK_SIGNAL = signal.SIGQUIT
 
 _UINT64 = struct.Struct("<Q")

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from penstock.gateway.serving.reload import Reloader
     from penstock.gateway.serving.status import StatusListener
 
-__all__ = ["Gateway"]
-
 SECONDS_PER_DAY = 86400.0
 POLL_S = 0.05
 CUT_OFF_S = 1.5

@@ -21,8 +21,6 @@ import orjson
 
 from penstock import __version__
 
-__all__ = ["StatusListener", "StatusResponse"]
-
 StatusResponse = tuple[int, str, bytes]
 """Status, content type, body."""
 

@@ -21,8 +21,6 @@ from penstock.gateway.resources.config import ListenConfig
 from penstock.gateway.serving.listeners import Listeners, resolve
 from penstock.gateway.serving.runtime import Runtime, running_gateways
 
-__all__ = ["HandOver", "TakenOver", "take_over"]
-
 READY = b"ready"
 MAX_SOCKETS = 1024
 TIMEOUT_S = 10.0

@@ -7,8 +7,6 @@ import ssl
 from penstock.errors import UserError
 from penstock.gateway.resources.config import ListenConfig
 
-__all__ = ["check_tls", "server_context"]
-
 
 def server_context(listen: ListenConfig) -> ssl.SSLContext | None:
     """Return the context of the listener; None without TLS. `check_tls` has checked its files."""

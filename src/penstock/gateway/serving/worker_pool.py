@@ -19,8 +19,6 @@ from penstock.gateway.serving.listeners import Listeners
 from penstock.gateway.serving.runtime import STACK_SIGNAL, Runtime
 from penstock.processes import spawn
 
-__all__ = ["WorkerPool"]
-
 START_S = 20.0
 KILL_S = 3.0
 """How long a worker may take to write its last entries after the drain time."""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     import psycopg
 
-__all__ = ["IdDatabase", "IdRow", "PostgresIds", "SqliteIds", "check_id_url", "parse_line"]
-
 MOVE_S = 10.0
 """How long a statement that adds ids may take."""
 LOOKUP_S = 1.0

@@ -12,8 +12,6 @@ import fcntl
 import os
 import time
 
-__all__ = ["NEW_SUFFIX", "create", "is_orphan", "remove_abandoned"]
-
 NEW_SUFFIX = ".new"
 _ABANDONED_S = 60.0
 

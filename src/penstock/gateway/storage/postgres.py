@@ -10,8 +10,6 @@ from psycopg.conninfo import conninfo_to_dict
 from penstock.errors import UserError
 from penstock.secrets import REDACTED, redact_url
 
-__all__ = ["PostgresServer"]
-
 _CONNECTION_TIMEOUTS: dict[str, Any] = {
     # Detect a server that vanished without closing the connection in seconds; the TCP defaults take 15 minutes.
     "connect_timeout": 5,

@@ -34,8 +34,6 @@ from penstock.gateway.refusal import Refusal
 from penstock.gateway.storage import owned_file
 from penstock.gateway.storage.id_databases import LOOKUP_S, MOVE_S, IdDatabase, PostgresIds, SqliteIds, parse_line
 
-__all__ = ["ResponseIds", "ResponseOwner"]
-
 LOG_BYTES = 1 << 20
 """Size of a log; a full one is moved into the database."""
 LOG_S = 60.0

@@ -21,8 +21,6 @@ from penstock.gateway.upstream.target import CALLER_GONE, TIMEOUT, UNDECODABLE, 
 from penstock.wire.content_encoding import BadCoding
 from penstock.wire.exchange import Exchange, WireError
 
-__all__ = ["SHUTTING_DOWN", "Receiver", "Timeouts", "UpstreamAttempt"]
-
 _TIMED_OUT = WireError(TIMEOUT, "The upstream did not answer in time.", "server")
 _UNDECODABLE = WireError(UNDECODABLE, "The upstream's reply cannot be decompressed.", "server")
 _TOO_LARGE = WireError("ProtocolError", "The upstream's reply is too large.", "server")

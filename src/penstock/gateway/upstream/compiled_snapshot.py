@@ -12,8 +12,6 @@ from penstock.gateway.upstream.attempt import Timeouts
 from penstock.gateway.upstream.hosts import HostKey, Hosts
 from penstock.gateway.upstream.target import Target, base_of
 
-__all__ = ["CompiledSnapshot"]
-
 
 class CompiledSnapshot:
     """The resources of one generation, as a worker uses them."""

@@ -17,8 +17,6 @@ import msgspec
 from penstock.gateway.resources.snapshot import Model, ProviderKey, reveal_secret
 from penstock.gateway.upstream.target import Target, UpstreamFailure
 
-__all__ = ["Cooldowns", "shared_words"]
-
 SLOTS = 1024
 _PROBES = 8
 _WORDS = 4

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 
 from penstock.wire.content_encoding import BadCoding
 
-__all__ = ["CODINGS", "PIECE_BYTES", "Decompressor"]
-
 CODINGS = (b"gzip", b"x-gzip", b"deflate")
 PIECE_BYTES = 1 << 16
 """Maximum size of one decompressed piece: a few kilobytes can expand to megabytes. Only the last one is smaller."""

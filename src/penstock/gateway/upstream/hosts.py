@@ -22,8 +22,6 @@ from penstock.wire.exchange import Exchange, WireError
 from penstock.wire.pool import Pool
 from penstock.wire.stats import WireStats
 
-__all__ = ["Host", "HostKey", "Hosts"]
-
 HostKey = tuple[str, str, int, bool]
 """Scheme, name, port, and whether the certificate is verified."""
 

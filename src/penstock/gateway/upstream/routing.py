@@ -11,8 +11,6 @@ from penstock.gateway.resources.snapshot import Model, Routing
 from penstock.gateway.upstream.cooldowns import Cooldowns
 from penstock.gateway.upstream.target import Target, UpstreamFailure
 
-__all__ = ["FailurePolicy", "RoundRobin", "backoff_s", "order_targets"]
-
 FIRST_BACKOFF_S, LAST_BACKOFF_S, JITTER_S = 0.25, 2.0, 0.25
 MAX_RETRY_AFTER_S = 5.0
 """A retry waits for a provider's Retry-After up to this. A longer one is only passed on to the caller."""

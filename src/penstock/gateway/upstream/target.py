@@ -25,21 +25,6 @@ from penstock.wire.content_encoding import LARGEST, decoded
 from penstock.wire.exchange import Exchange, WireError
 from penstock.wire.http1 import request_head
 
-__all__ = [
-    "CALLER_GONE",
-    "TIMEOUT",
-    "UNDECODABLE",
-    "Base",
-    "Target",
-    "UpstreamFailure",
-    "aborted",
-    "base_of",
-    "coding_of",
-    "failure_of",
-    "plain_body",
-    "undecodable",
-]
-
 TIMEOUT = "TimedOut"
 UNDECODABLE = "Undecodable"
 _UNAUTHORIZED = 401

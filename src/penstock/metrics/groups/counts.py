@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from penstock.metrics.metric import MetricGroup, read_metrics
 
-__all__ = ["GROUP"]
-
 _METRICS = read_metrics(
     """\
 request_count | Request Count | requests | order=1100 larger

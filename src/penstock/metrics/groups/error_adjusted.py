@@ -5,8 +5,6 @@ from __future__ import annotations
 from penstock.metrics.groups.times import METRICS
 from penstock.metrics.metric import MetricGroup, per_run
 
-__all__ = ["ADJUSTED", "GROUP"]
-
 ADJUSTED = ("request_latency", "time_to_first_token", "decode_duration", "inter_token_latency")
 _NOTE = (
     "Each failed request counts as infinitely slow. Percentiles by nearest rank; infinite ones are omitted. Present if "

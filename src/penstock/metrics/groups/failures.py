@@ -5,8 +5,6 @@ from __future__ import annotations
 from penstock.metrics.batch import Batch, CountColumns, MeasureTable
 from penstock.metrics.metric import MetricGroup, read_metrics
 
-__all__ = ["GROUP"]
-
 _METRICS = read_metrics("""\
 error_isl | Error Input Sequence Length | tokens | larger needs=input_tokens
     input_sequence_length of the failed requests.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from penstock.metrics.metric import MetricGroup, PhaseFigures, read_metrics
 
-__all__ = ["GROUP"]
-
 _METRICS = read_metrics(
     """\
 good_request_count | Good Request Count | requests | larger

@@ -8,8 +8,6 @@ from penstock.metrics.batch import Batch, CountColumns, MeasureTable
 from penstock.metrics.metric import MetricGroup, read_metrics
 from penstock.records.record import Record
 
-__all__ = ["GROUP", "http_phases"]
-
 _METRICS = read_metrics(
     """\
 http_req_blocked | HTTP Blocked | ms | order=2000

@@ -5,8 +5,6 @@ from __future__ import annotations
 from penstock.metrics.batch import Batch, CountColumns, MeasureTable
 from penstock.metrics.metric import MetricGroup, read_metrics
 
-__all__ = ["GROUP"]
-
 _METRICS = read_metrics("""\
 output_sequence_length | Output Sequence Length | tokens | order=600 larger needs=output_tokens
     Output tokens + reasoning tokens of all choices. Counted by the client's tokenizer on the whole text of each choice,

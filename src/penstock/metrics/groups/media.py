@@ -5,8 +5,6 @@ from __future__ import annotations
 from penstock.metrics.batch import Batch, CountColumns, MeasureTable
 from penstock.metrics.metric import MetricGroup, read_metrics
 
-__all__ = ["GROUP"]
-
 _METRICS = read_metrics("""\
 num_images | Number of Images | images | larger
     Images in the request, or those that an image generation returned. Unknown, and so absent, for replayed bodies.

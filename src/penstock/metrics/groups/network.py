@@ -10,8 +10,6 @@ from penstock.metrics.metric import Metric, MetricGroup
 from penstock.metrics.statistics import PERCENTILES, Stats
 from penstock.telemetry.network import NetworkLatency
 
-__all__ = ["ADJUSTED_BY_NETWORK", "GROUP", "network_metrics"]
-
 _PREFIX = "network_adjusted_"
 _SOURCES = {
     "time_to_first_token": ("Network-Adjusted Time to First Token", 101),

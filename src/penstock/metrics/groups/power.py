@@ -8,9 +8,6 @@ from penstock.metrics.metric import MetricGroup, read_metrics
 from penstock.metrics.statistics import Stats
 from penstock.telemetry.gpu import GpuTelemetry
 
-__all__ = ["GROUP", "power_metrics"]
-
-
 _METRICS = read_metrics(
     """\
 nvidia_performance_per_watt | Performance per Watt | requests/sec/W | order=710 larger

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from penstock.metrics.metric import MetricGroup, PhaseFigures, per_run
 
-__all__ = ["GROUP"]
-
 _DEGRADED_MS = 500
 _LAG_NOTE = (
     "Percentile of credit_to_start_latency: the delay of a request after its recorded time. Only with --fixed-schedule. "

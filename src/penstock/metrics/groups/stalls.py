@@ -12,8 +12,6 @@ from penstock.metrics.batch import Batch, CountColumns, MeasureTable
 from penstock.metrics.metric import Measures, MetricGroup, TokenCounts, read_metrics
 from penstock.records.record import Record
 
-__all__ = ["GROUP", "measure_reader"]
-
 _METRICS = read_metrics("""\
 longest_gap | Longest Gap | ms | order=420 needs=output_tokens streamed
     The largest stamp[i] - stamp[i-1] of the request. Gaps with an inexact stamp are left out; inexact_gap_count counts

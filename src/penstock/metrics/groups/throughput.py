@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from penstock.metrics.metric import MetricGroup, PhaseFigures, read_metrics
 
-__all__ = ["GROUP"]
-
 _METRICS = read_metrics(
     """\
 request_throughput | Request Throughput | requests/sec | order=900 larger

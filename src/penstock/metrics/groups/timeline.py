@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from penstock.metrics.metric import Metric, MetricGroup, per_run
 
-__all__ = ["GROUP"]
-
 _STREAMED = "Covers the successful streamed requests."
 _GRID = "In bins of 10 ms."
 _NOTES = {

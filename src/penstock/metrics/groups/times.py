@@ -8,8 +8,6 @@ from penstock.metrics.batch import Batch, CountColumns, MeasureTable
 from penstock.metrics.metric import MetricGroup, read_metrics
 from penstock.metrics.statistics import Values
 
-__all__ = ["GROUP", "METRICS"]
-
 METRICS = read_metrics("""\
 time_to_first_token | Time to First Token | ms | order=100 needs=output_tokens streamed
     first - start. Present if the reply was streamed and had content. Reasoning counts as content. An upper bound for

@@ -5,8 +5,6 @@ from __future__ import annotations
 from penstock.metrics.groups.usage import USAGE
 from penstock.metrics.metric import MetricGroup, PhaseFigures, per_run
 
-__all__ = ["GROUP"]
-
 _SUMMED = {
     "total_isl": "input_sequence_length",
     "total_osl": "output_sequence_length",

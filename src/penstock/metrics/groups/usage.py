@@ -7,8 +7,6 @@ import numpy as np
 from penstock.metrics.batch import Batch, CountColumns, MeasureTable
 from penstock.metrics.metric import MetricGroup, Tokens, per_request
 
-__all__ = ["GROUP", "USAGE"]
-
 USAGE: tuple[tuple[str, str, str, bool, Tokens | None], ...] = (
     ("usage_prompt_tokens", "prompt", "Prompt", True, None),
     ("usage_prompt_cache_read_tokens", "cache_read", "Prompt Cache Read", True, None),

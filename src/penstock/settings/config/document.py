@@ -13,8 +13,6 @@ from penstock.errors import UserError
 from penstock.plain_yaml import MAX_DEPTH, MAX_NODES, TAG_PREFIX, InvalidYaml, compose
 from penstock.settings.pairs import value_of
 
-__all__ = ["ConfigError", "Node", "read_document", "snake_case"]
-
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)(?::([^}]*))?\})?")
 """`${NAME}`, `${NAME:default}`, `$${` for the two characters, and `${` without a name, which is an error."""
 _UPPER = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")

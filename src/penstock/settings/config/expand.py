@@ -28,8 +28,6 @@ from penstock.settings.flags import Flag
 from penstock.settings.input_config import length_shape, model_config
 from penstock.settings.schema import Settings
 
-__all__ = ["expanded", "key_of"]
-
 _MISSING: Any = object()
 
 

@@ -12,28 +12,6 @@ from typing import Final, NamedTuple
 
 from penstock.settings.flags import SPELLINGS, Flag, UnsupportedFlag
 
-__all__ = [
-    "BENCHMARK",
-    "DATASET",
-    "FILE_DATASET",
-    "FLAGS_WITHOUT_KEY",
-    "KEYS",
-    "PHASE_TYPES",
-    "PROFILING",
-    "SYNTHETIC_DATASET",
-    "WARMUP",
-    "Alias",
-    "Distribution",
-    "Inverted",
-    "Refused",
-    "Row",
-    "Section",
-    "Special",
-    "find_flag",
-    "flags_of",
-    "rows",
-]
-
 
 class Distribution(NamedTuple):
     """A number, or a mapping with `mean` and `stddev`."""

@@ -32,8 +32,6 @@ from penstock.settings.flag_values import ParsedArguments, parse_bool
 from penstock.settings.flags import Flag, UnsupportedFlag
 from penstock.settings.schema import RAW
 
-__all__ = ["ConfigReader", "overlay", "read_config"]
-
 _ALTERNATIVES = (
     {f"endpoint.{field}" for field in KEY_FIELDS},
     {"load.rate", "load.conversation_rate", "load.rate_series", "load.user_rate"},

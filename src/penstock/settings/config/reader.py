@@ -26,8 +26,6 @@ from penstock.settings.flag_values import parse_bool, read_value
 from penstock.settings.flags import SPELLINGS, Flag, UnsupportedFlag, expected_value
 from penstock.suggest import nearest
 
-__all__ = ["Reader", "camel_case", "describe"]
-
 _TEMPLATE = re.compile(r"\{\{.*\}\}", re.DOTALL)
 _ALTERNATIVES = (
     ("model", "models"),

@@ -7,19 +7,6 @@ from typing import Any, Literal, NamedTuple
 
 from penstock.table_rows import table_rows
 
-__all__ = [
-    "MAX_TOKENS",
-    "Flag",
-    "Group",
-    "Kind",
-    "Positional",
-    "UnsupportedFlag",
-    "by_spelling",
-    "expected_value",
-    "read_flags",
-    "read_groups",
-]
-
 Kind = Literal["bool", "enum", "extra", "float", "headers", "int", "list", "path", "str"]
 """`extra` and `headers` are key-value pairs: `extra` (body fields) converts values to JSON types, `headers` keeps strings."""
 

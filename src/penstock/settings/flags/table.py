@@ -6,8 +6,6 @@ from penstock.settings.arrival_patterns import ARRIVAL_PATTERNS
 from penstock.settings.endpoint_types import BUILTIN, PLUGIN_GROUP
 from penstock.settings.flags.flag import read_groups
 
-__all__ = ["ENDPOINT_TYPES", "GROUPS"]
-
 ENDPOINT_TYPES = tuple(BUILTIN)
 _CACHE_BUST = (
     *("none", "system_prefix", "system_suffix", "first_turn_prefix", "first_turn_suffix"),

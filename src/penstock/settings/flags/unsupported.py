@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from penstock.settings.flags.flag import UnsupportedFlag
 
-__all__ = ["UNSUPPORTED_FLAGS"]
-
 _NAMES = """
 endpoint: --download-video-content --request-content-type --uuid-and-strip
 tokenizer: --tokenizer-trust-remote-code
