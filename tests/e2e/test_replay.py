@@ -426,6 +426,32 @@ def test_recorded_requests_are_sent_at_their_times(program: Program, mock) -> No
     assert "after their recorded times." in done.out
 
 
+def test_lag_of_a_replayed_session_counts_from_the_recorded_times(program: Program, mock) -> None:
+    """The server takes longer than the recorded turns, so each turn waits for the reply before it."""
+    path = write(program, "trace.jsonl", rows([100, 0, 50], session_id="s"))
+    done = replay(program, mock(ttft=150).url, path, "--fixed-schedule")
+    assert done.status == 0, done
+    intended, ends, starts = (
+        [record["metadata"][name] for record in done.records]
+        for name in ("intended_ns", "request_end_ns", "request_start_ns")
+    )
+    assert [at - intended[0] for at in intended] == [0, 50_000_000, 100_000_000]
+    lags = [(start - due) / 1e6 for start, due in zip(starts, intended, strict=True)]
+    assert lags[1] > 100
+    assert lags[2] > 200
+    for record, lag in zip(done.records, lags, strict=True):
+        value = {tag: record["metrics"][tag]["value"] for tag in ("effective_latency", "request_latency")}
+        assert value["effective_latency"] == pytest.approx(value["request_latency"] + lag, abs=1e-3)
+    server = [0, *((end - due) / 1e6 for end, due in zip(ends, intended[1:], strict=False))]
+    reported = done.summary["replay_server_lag"]
+    assert [reported["min"], reported["p50"], reported["max"]] == pytest.approx(server, abs=1e-3)
+    client = [lag - waited for lag, waited in zip(lags, server, strict=True)]
+    assert done.summary["replay_client_lag"]["max"] == pytest.approx(max(client), abs=1e-3)
+    assert done.summary["replay_sched_lag_p50"]["avg"] == pytest.approx(lags[1], abs=1e-3)
+    assert "for earlier replies of the server," in " ".join(done.out.split())
+    assert "Effective latency" not in " ".join(done.summary["certificate"]["reasons"])
+
+
 @pytest.mark.slow
 def test_named_trace_follows_its_timestamps_and_sessions(program: Program, capture: Capture) -> None:
     lines = [*rows([0, 500], session_id="s"), *rows([250]), *rows([750], session_id="s")]

@@ -160,7 +160,7 @@ def test_slowest_and_failed_requests_have_time_lines(document):
     assert slowest[0]["latency"] == 139
     assert (slowest[0]["reply"], slowest[0]["model"]) == ("chatcmpl-1", "served")
     assert slowest[0]["parts"] == [
-        ["waited for a slot", 0, 2],
+        ["waited for an earlier reply", 0, 2],
         ["client delay", 2, 5],
         ["send", 5, 6],
         ["wait for the server", 6, 45],

@@ -241,7 +241,7 @@ def test_failed_turn_ends_its_conversation():
     assert made.next(10) is OVER
 
 
-def test_recorded_turn_waits_for_its_time_and_for_the_reply():
+def test_late_reply_does_not_change_when_a_recorded_turn_is_due():
     data = Data(turns=2, size=2)
     data.recorded = {(0, 0): 0, (0, 1): 100, (1, 0): 10, (1, 1): 30}
     made = scheduler(1000, data=data, arrivals=Recorded(1.0), turn_timing=AtRecordedTimes(1.0), whole=True)
@@ -249,8 +249,39 @@ def test_recorded_turn_waits_for_its_time_and_for_the_reply():
     made.ended(first.session, 1050)
     assert made.next(1050) == Wait(1100)
     made.ended(second.session, 1060)
-    assert times(sends(made, 1060)) == [(1, 1060, 1060)]
+    assert times(sends(made, 1060)) == [(1, 1030, 1060)]
     assert times(sends(made, 1100)) == [(0, 1100, 1100)]
+
+
+def test_recorded_turns_out_of_order_are_due_at_their_recorded_times():
+    data = Data(turns=3, size=1)
+    data.recorded = {(0, 0): 40, (0, 1): 10, (0, 2): 60}
+    made = scheduler(1000, data=data, arrivals=Recorded(1.0), turn_timing=AtRecordedTimes(1.0), whole=True)
+    (sent,) = sends(made, 1040)
+    made.ended(sent.session, 1050)
+    (sent,) = late = sends(made, 1050)
+    assert times(late) == [(0, 1010, 1050)]
+    made.ended(sent.session, 1070)
+    assert times(sends(made, 1070)) == [(0, 1060, 1070)]
+
+
+def test_turn_of_a_resumed_replay_is_not_due_before_the_phase_began():
+    data = Data(turns=2, size=1)
+    data.recorded = {(0, 0): 0, (0, 1): 100}
+    made = scheduler(1000, data=data, arrivals=Recorded(1.0), turn_timing=AtRecordedTimes(1.0, 500), whole=True)
+    (sent,) = sends(made, 1000)
+    made.ended(sent.session, 1005)
+    assert times(sends(made, 1005)) == [(0, 1000, 1005)]
+
+
+def test_recorded_turn_with_only_a_delay_is_due_that_long_after_the_reply():
+    data = Data(turns=2, size=1, delay=30)
+    data.recorded = {(0, 0): 0}
+    made = scheduler(1000, data=data, arrivals=Recorded(1.0), turn_timing=AtRecordedTimes(1.0), whole=True)
+    (sent,) = sends(made, 1000)
+    made.ended(sent.session, 1500)
+    assert made.next(1500) == Wait(1530)
+    assert times(sends(made, 1540)) == [(0, 1530, 1530)]
 
 
 class EverySecondTurnWaits(msgspec.Struct, frozen=True):

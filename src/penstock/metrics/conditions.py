@@ -40,7 +40,13 @@ _ABBREVIATIONS = {
 }
 
 _ABSENT_IF_ZERO = ("error_request_count", "cancelled_request_count", "context_overflow_count")
-_WITH_STATISTICS = ("effective_concurrency", *ADJUSTED_BY_NETWORK, *(f"adj_{metric}" for metric in ADJUSTED))
+_REPLAY_LAGS = ("replay_server_lag", "replay_client_lag")
+_WITH_STATISTICS = (
+    "effective_concurrency",
+    *_REPLAY_LAGS,
+    *ADJUSTED_BY_NETWORK,
+    *(f"adj_{metric}" for metric in ADJUSTED),
+)
 """Metrics of a run that are more than one number."""
 
 

@@ -202,6 +202,9 @@ class PhaseStats:
     def _succeed(self, batch: Batch, table: MeasureTable, good: Selection | None) -> None:
         ok = batch.succeeded
         self.counts.succeeded += int(ok.sum())
+        if self._scheduled:
+            self._column("replay_server_lag").extend((batch.issued - batch.intended)[ok] / 1e6)
+            self._column("replay_client_lag").extend((batch.start - batch.issued)[ok] / 1e6)
         if good is not None:
             self.counts.good += int((good & ok).sum())
         self.counts.without_usage += int((ok & ~batch.has_usage).sum())

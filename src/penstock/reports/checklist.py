@@ -86,7 +86,8 @@ class _Run:
             )
             rule = "Send as often as the schedule says"
             if summary.queued:
-                text = f"{counted(summary.queued, 'request')} waited up to {summary.longest_queued_ms:,.0f} ms for a free slot."
+                cause = "a free slot" if load.recorded is None else "an earlier reply"
+                text = f"{counted(summary.queued, 'request')} waited up to {summary.longest_queued_ms:,.0f} ms for {cause}."
                 yield rule, "partly", text
             else:
                 yield rule, "done", f"No request waited for a free slot. {self._achieved()}".strip()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.metrics.bounds import STATISTICS
@@ -337,16 +337,13 @@ def notes(summary: Summary) -> Iterator[str]:
     yield from certainty_notes(summary)
     if summary.cancelled:
         yield f"Cancelled by the client and not counted: {counted(summary.cancelled, 'request')}."
-    lag = summary.metrics.get("replay_sched_lag_p99")
-    if summary.queued:
-        missed = "the rate was not reached" if lag is None else "requests were sent later than recorded"
+    if "replay_sched_lag_p99" in summary.metrics:
+        yield _replay_lag(summary.metrics)
+    elif summary.queued:
         yield (
-            f"{counted(summary.queued, 'request')} waited up to {summary.longest_queued_ms:,.0f} ms for a free slot, so "
-            f"{missed}. Effective latency includes this wait; request latency does not."
+            f"{counted(summary.queued, 'request')} waited up to {summary.longest_queued_ms:,.0f} ms for a free slot, so the "
+            "rate was not reached. Effective latency includes this wait; request latency does not."
         )
-    if lag is not None:
-        median = summary.metrics["replay_sched_lag_p50"]
-        yield f"Requests were sent {median.avg:.2f} ms (p50) and {lag.avg:.2f} ms (p99) after their recorded times."
     if summary.damage.torn_bytes:
         lost = (
             "the requests in them are lost"
@@ -386,6 +383,19 @@ def notes(summary: Summary) -> Iterator[str]:
             f"The token counts of server and client differ by more than 10 % for {counted(count, 'request')}. The server "
             "may use another tokenizer or add a chat template."
         )
+
+
+def _replay_lag(metrics: Mapping[str, Stats]) -> str:
+    """Return how late the requests of a replay were sent, and how much of it server and client caused."""
+    median, lag = metrics["replay_sched_lag_p50"].avg, metrics["replay_sched_lag_p99"].avg
+    server, client = metrics["replay_server_lag"], metrics["replay_client_lag"]
+    text = f"Requests were sent {median:,.2f} ms (p50) and {lag:,.2f} ms (p99) after their recorded times"
+    if not server.max:
+        return f"{text}."
+    return (
+        f"{text}: {server.p99:,.2f} ms (p99) for earlier replies of the server, {client.p99:,.2f} ms (p99) in the client. "
+        "Effective latency counts from the recorded times."
+    )
 
 
 def _without_input_length(summary: Summary) -> int:

@@ -57,7 +57,7 @@ def _parts(record: Record) -> list[tuple[str, float, float]]:
     first = record.start + record.stamps[0] if record.streamed and record.stamps else None
     connected = max(record.issued, record.start - record.connect_ns)
     times = [
-        ("waited for a slot", record.intended, record.issued),
+        ("waited for an earlier reply" if record.turn else "waited for a slot", record.intended, record.issued),
         ("client delay", record.issued, connected),
         ("connect", connected, record.start),
         ("send", record.start, record.sent),

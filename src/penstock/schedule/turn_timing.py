@@ -48,7 +48,7 @@ class AtArrivals(msgspec.Struct, frozen=True, tag="at_arrivals"):
 
 
 class AtRecordedTimes(msgspec.Struct, frozen=True, tag="at_recorded_times"):
-    """The next turn is sent at its recorded time, but not before the reply; a turn without a time follows the reply."""
+    """The next turn is due at its recorded time, whenever the reply ends; a turn without a time follows the reply."""
 
     scale: float = 1.0
     after_ns: int = 0
@@ -58,7 +58,8 @@ class AtRecordedTimes(msgspec.Struct, frozen=True, tag="at_recorded_times"):
     def due(self, end: TurnEnd) -> int:
         if end.recorded is None:
             return end.ended_at + end.delay
-        return max(end.ended_at, end.phase_start + round(end.recorded * self.scale) - self.after_ns)
+        # A session that begins again in a resumed phase has times from before the phase.
+        return max(end.phase_start, end.phase_start + round(end.recorded * self.scale) - self.after_ns)
 
 
 class PerUser(msgspec.Struct, frozen=True, tag="per_user"):

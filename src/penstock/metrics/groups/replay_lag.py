@@ -1,4 +1,4 @@
-"""How late the requests of a replay were sent after their recorded times."""
+"""How late the requests of a replay were sent after their recorded times, and whether server or client caused it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,19 @@ _METRICS = (
         "Replay Schedule Degraded",
         "count",
         "1 if replay_sched_lag_p99 is above 500 ms, else 0. Only with --fixed-schedule.",
+    ),
+    per_run(
+        "replay_server_lag",
+        "Replay Lag of the Server",
+        "ms",
+        "The part of a request's delay after its recorded time in which it waited for earlier replies: for that of the turn "
+        "before it, or for a slot. Only with --fixed-schedule.",
+    ),
+    per_run(
+        "replay_client_lag",
+        "Replay Lag of the Client",
+        "ms",
+        "The rest of the delay: the client sent later than it could, or waited for a connection. Only with --fixed-schedule.",
     ),
 )
 

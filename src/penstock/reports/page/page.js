@@ -454,6 +454,7 @@ function lanesFigure(lanes) {
 
 const PARTS = {
   "waited for a slot": "s8",
+  "waited for an earlier reply": "s8",
   "client delay": "s5",
   connect: "s7",
   send: "s4",
