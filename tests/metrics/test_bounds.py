@@ -11,14 +11,13 @@ import pytest
 
 from penstock.endpoints.base import endpoint_named as endpoint
 from penstock.metrics.bounds import HEADLINE, STATISTICS, RequestBounds, bounds_of, figure_bounds
-from penstock.metrics.measure import measure
 from penstock.metrics.metric import TokenCounts
 from penstock.records.interpret import InFlight, interpret
 from penstock.records.record import Record
 from penstock.wire.arrival_bounds import ArrivalBounds
 from penstock.wire.exchange import Exchange
 from support.chat_streams import DONE, ROLE, STOP, delta, event
-from support.records import make_record, measured
+from support.records import make_record, measure, measured
 from support.scratch import SCRATCH
 
 CHAT = endpoint("chat")
@@ -183,7 +182,7 @@ def test_no_true_figure_is_outside_its_bounds(runs, tmp_path):
 def test_figures_without_uncertain_values_are_their_own_bounds(count):
     values = np.arange(1.0, count + 1)
     none = np.empty(0)
-    for value, low, high in figure_bounds(values, none, none.reshape(0, 2), none.reshape(0, 2)).values():
+    for value, low, high in figure_bounds(values, none, [(none, none), (none, none)]).values():
         assert low == value == high
 
 
@@ -198,14 +197,14 @@ def test_slow_send_is_uncertain_but_a_redirect_is_not(redirects, low):
 
 
 def test_equal_values_are_moved_one_by_one():
-    figures = figure_bounds(
-        np.array([5.0, 5.0, 5.0]), np.array([5.0, 5.0]), np.array([[1.0, 6.0], [2.0, 8.0]]), np.empty((0, 2))
-    )
+    sides = [(np.array([1.0, 2.0]), np.empty(0)), (np.array([6.0, 8.0]), np.empty(0))]
+    figures = figure_bounds(np.array([5.0, 5.0, 5.0]), np.array([5.0, 5.0]), sides)
     assert figures["avg"] == (5.0, pytest.approx(8 / 3), pytest.approx(19 / 3))
 
 
 def test_stall_moves_only_the_requests_that_it_touched():
     values = np.arange(1.0, 101.0)
-    figures = figure_bounds(values, np.array([100.0]), np.array([[50.0, 100.0]]), np.empty((0, 2)))
+    sides = [(np.array([50.0]), np.empty(0)), (np.array([100.0]), np.empty(0))]
+    figures = figure_bounds(values, np.array([100.0]), sides)
     assert figures["p50"].shift < 1.1
     assert figures["p99"].low < figures["p99"].value

@@ -3,10 +3,10 @@ import pytest
 from penstock.metrics.batch import Batch
 from penstock.metrics.catalogue import CATALOGUE
 from penstock.metrics.groups.http import http_phases
-from penstock.metrics.measure import measure, measure_batch
+from penstock.metrics.measure import measure_batch
 from penstock.metrics.metric import TokenCounts
 from penstock.records.record import Failure, Usage
-from support.records import MS, make_record
+from support.records import MS, make_record, measure
 
 FIVE = TokenCounts(input=10, output=5, head=1)
 

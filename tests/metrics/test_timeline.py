@@ -5,12 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.metrics.measure import measure
 from penstock.metrics.metric import TokenCounts
 from penstock.metrics.phase_stats import PhaseStats
 from penstock.metrics.step_grid import StepGrid
 from penstock.records.record import Failure
-from support.records import MS, make_record
+from support.records import MS, make_record, measure
 from support.scratch import SCRATCH
 
 # Request A: start 0, content at 100, 200 and 300 ms, end 320 ms; 50 input and 5 output tokens. Its second and third piece

@@ -11,6 +11,11 @@ from penstock.records.record import Record
 MS = 1_000_000
 
 
+def measure(record: Record, counts: TokenCounts, unfit: frozenset[str] = frozenset()) -> Measures:
+    """Return the metrics of one record."""
+    return measure_batch(Batch((record,)), (counts,), unfit).rows[0]
+
+
 def make_record(*, at: float = 0, **changes: Any) -> Record:
     """Return a streamed reply: five tokens 50, 60, 75, 80 and 100 ms after `start`. `at` (ms) shifts all its times."""
     offset = int(at * MS)

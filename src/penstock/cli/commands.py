@@ -33,7 +33,6 @@ COMMANDS = (
         "gateway", "serve models behind caller keys, aliases, guardrails, limits and a usage ledger", ("validate",)
     ),
     Command("usage", "print the usage per caller key and model from the gateway's ledger", ("purge",)),
-    Command("chat", "talk to a model, with the times of each reply"),
     Command("mock", "serve a mock model with exactly known timing"),
     Command("completion", "print a completion script for bash, zsh or fish"),
 )

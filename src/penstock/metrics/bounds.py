@@ -180,7 +180,7 @@ class RequestBounds:
         """Return the bounds of the statistics of a metric with these values, which are sorted in place."""
         columns = self._columns[tag]
         sides = [(columns.bounds[side].values(), columns.extra[side].values()) for side in (0, 1)]
-        return _figures(values, columns.uncertain.values(), sides)
+        return figure_bounds(values, columns.uncertain.values(), sides)
 
 
 class _BoundsColumns:
@@ -208,17 +208,7 @@ class _BoundsColumns:
             column.merge(more)
 
 
-def figure_bounds(values: Values, uncertain: Values, bounds: Values, extra: Values) -> dict[str, FigureBounds]:
-    """Return the bounds of each statistic of `values`.
-
-    `uncertain` are those of the values that are not exactly known, with a row of `bounds` each. The rows of `extra` belong
-    to requests that have no value although a perfect client might have given them one.
-    """
-    sides = [(bounds[:, side].copy(), extra[:, side].copy()) for side in (0, 1)]
-    return _figures(values.copy(), uncertain.copy(), sides)
-
-
-def _figures(values: Values, uncertain: Values, sides: Sequence[tuple[Values, Values]]) -> dict[str, FigureBounds]:
+def figure_bounds(values: Values, uncertain: Values, sides: Sequence[tuple[Values, Values]]) -> dict[str, FigureBounds]:
     """Return the bounds of each statistic. All arrays are sorted in place, and may be mapped files: nothing else grows with
     their size."""
     for array in (values, uncertain, *(array for side in sides for array in side)):

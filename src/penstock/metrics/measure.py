@@ -9,9 +9,8 @@ import numpy as np
 from penstock.metrics.batch import Batch, CountColumns, MeasureTable
 from penstock.metrics.catalogue import CATALOGUE, GROUPS
 from penstock.metrics.groups.stalls import measure_reader
-from penstock.metrics.metric import Measures, TokenCounts
+from penstock.metrics.metric import TokenCounts
 from penstock.records.header import RunHeader
-from penstock.records.record import Record
 
 _OF_BATCH = tuple(group.measure_batch for group in GROUPS if group.measure_batch is not None)
 _OF_RECORD = tuple(group.measure for group in GROUPS if group.measure is not None)
@@ -21,11 +20,6 @@ def unfit_metrics(header: RunHeader) -> frozenset[str]:
     """Return the metrics that mean nothing for the endpoint of a run, which would be rows of zeros."""
     declaration = header.declaration
     return frozenset(tag for tag, m in CATALOGUE.items() if m.needs is not None and not getattr(declaration, m.needs))
-
-
-def measure(record: Record, counts: TokenCounts, unfit: frozenset[str] = frozenset()) -> Measures:
-    """Return the metrics of one record, which takes as long as those of a hundred records with `measure_batch`."""
-    return measure_batch(Batch((record,)), (counts,), unfit).rows[0]
 
 
 def measure_batch(

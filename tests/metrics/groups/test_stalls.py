@@ -5,9 +5,8 @@ import pytest
 
 from penstock.metrics.gap_profile import GapProfileBuilder
 from penstock.metrics.groups.stalls import measure_reader
-from penstock.metrics.measure import measure
 from penstock.metrics.metric import TokenCounts
-from support.records import MS, make_record, measured
+from support.records import MS, make_record, measure, measured
 
 
 def values(rate=None, **changes):
