@@ -70,8 +70,6 @@ class Scratch:
 class Spool:
     """A sequence of bytes in a scratch file, which is first written and then read."""
 
-    __slots__ = ("_extents", "_scratch", "size")
-
     def __init__(self, scratch: Scratch) -> None:
         self._scratch = scratch
         self._extents = array.array("q")

@@ -83,7 +83,7 @@ def chat_streams(draw: st.DrawFn) -> bytes:
 
 
 def attributes(reply: Reply) -> dict[str, object]:
-    return {name: getattr(reply, name) for name in Reply.__slots__}
+    return {name: getattr(reply, name) for name in vars(reply)}
 
 
 def fast_path_agrees(body: bytes, field: bytes) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from penstock.datasets.conversation import Turn
-from penstock.endpoints.base import NO_HISTORY, Declaration, Endpoint, History
+from penstock.endpoints.base import NO_HISTORY, Body, Declaration, Endpoint, History
 from penstock.endpoints.json_replies import UNREADABLE, error_failure, excerpt, not_json, parse_json
 from penstock.endpoints.messages_replies import read_any_usage
 from penstock.endpoints.reply import Failure, Reply
@@ -36,9 +36,7 @@ class AudioTranscription(Endpoint):
         title="Audio Transcription Metrics",
     )
 
-    def build(
-        self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY
-    ) -> dict[str, Any]:
+    def build(self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY) -> Body:
         if len(turn.audios) != 1:
             raise UserError(
                 f"--endpoint-type audio_transcription sends one audio clip in each request, not {len(turn.audios)}; give "
@@ -56,7 +54,7 @@ class AudioTranscription(Endpoint):
         }
         return {"file": file, "model": model} | settings.extra | turn.extra
 
-    def encode(self, body: dict[str, Any]) -> bytes:
+    def encode(self, body: Body) -> bytes:
         parts: list[bytes] = []
         for name, value in body.items():
             parts += [b"--%b\r\n" % _BOUNDARY.encode(), *_part(name, value), b"\r\n"]
@@ -77,30 +75,27 @@ class AudioTranscription(Endpoint):
             raise ValueError("the body is not a form")
         return fields
 
-    def input_text(self, body: dict[str, Any]) -> list[str]:
+    def input_text(self, body: Body) -> list[str]:
         return []
 
     def read_body(self, body: bytes) -> Reply:
         """Read an object with `text`, or plain text, which the extra input `response_format` can ask for."""
-        reply = Reply()
         try:
             value = parse_json(body)
         except UNREADABLE:
             value = body.decode("utf-8", "replace")
         if not body.strip() or (body.lstrip().startswith((b"<", b"{")) and isinstance(value, str)):
-            reply.failure = not_json(body)
-            return reply
+            return Reply(not_json(body))
         # A transcript such as `1984` is plain text, and JSON too.
         text = body.decode() if isinstance(value, int | float | None) else value
+        reply = Reply()
         if isinstance(value, dict):
             if value.get("error"):
-                reply.failure = error_failure(value["error"])
-                return reply
+                return Reply(error_failure(value["error"]))
             text = value.get("text")
             reply.usage = read_any_usage(value.get("usage"))
         if not isinstance(text, str):
-            reply.failure = Failure("InvalidReply", f"The reply has no transcript: {excerpt(body)}", "server")
-            return reply
+            return Reply(Failure("InvalidReply", f"The reply has no transcript: {excerpt(body)}", "server"))
         reply.outputs = [text] if text else []
         reply.vectors = 1  # an empty transcript is one, too: synthetic clips contain no speech
         reply.done = True

@@ -17,7 +17,11 @@ from penstock.endpoints.reply import Reply
 from penstock.settings.endpoint_types import DEFAULT, Declaration, load_endpoint
 from penstock.settings.schema import EndpointSettings
 
-__all__ = ["NO_HISTORY", "Declaration", "Endpoint", "History", "endpoint_named"]
+__all__ = ["NO_HISTORY", "Body", "Declaration", "Endpoint", "History", "endpoint_named"]
+
+
+Body = dict[str, Any]
+"""A request body before it is encoded."""
 
 
 class History(msgspec.Struct):
@@ -46,13 +50,11 @@ class Endpoint(Protocol):
         """Return the path of requests: the user's, or that of the declaration for streams, or the usual one."""
         return settings.path or (self.declaration.stream_path if settings.streaming else "") or self.path
 
-    def build(
-        self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY
-    ) -> dict[str, Any]:
+    def build(self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY) -> Body:
         """Return the request body of a turn."""
         ...
 
-    def encode(self, body: dict[str, Any]) -> bytes:
+    def encode(self, body: Body) -> bytes:
         """Return a body as it is sent, in the declared content type."""
         return orjson.dumps(body)
 
@@ -64,7 +66,7 @@ class Endpoint(Protocol):
         """Add a turn and its reply to the history. By default do nothing: requests contain no earlier turns."""
         del history, turn, reply, settings
 
-    def input_text(self, body: dict[str, Any]) -> list[str]:
+    def input_text(self, body: Body) -> list[str]:
         """Return the texts of a body that count as input tokens."""
         ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.datasets.conversation import Media, Turn
-from penstock.endpoints.base import NO_HISTORY, Declaration, Endpoint, History
+from penstock.endpoints.base import NO_HISTORY, Body, Declaration, Endpoint, History
 from penstock.endpoints.openai_common import read_choices_body, set_stream_options, tool_texts
 from penstock.endpoints.openai_streams import read_choices_stream
 from penstock.endpoints.reply import Reply
@@ -19,10 +19,8 @@ class Chat(Endpoint):
         length_limits=("max_completion_tokens", "max_tokens"), chunk_usage=True, body_key="messages"
     )
 
-    def build(
-        self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY
-    ) -> dict[str, Any]:
-        body: dict[str, Any] = {
+    def build(self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY) -> Body:
+        body: Body = {
             "messages": [*_system_and_context(history), *history.items, _message(turn)],
             "model": model,
             "stream": settings.streaming,
@@ -45,7 +43,7 @@ class Chat(Endpoint):
             answer["content"] = "".join(reply.outputs[:1] or reply.reasonings[:1]) or None
         history.items += [_message(turn), answer]
 
-    def input_text(self, body: dict[str, Any]) -> list[str]:
+    def input_text(self, body: Body) -> list[str]:
         texts = tool_texts(body)
         for message in body.get("messages") or []:
             content = message.get("content")

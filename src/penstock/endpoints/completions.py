@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from penstock.datasets.conversation import Turn
-from penstock.endpoints.base import NO_HISTORY, Declaration, Endpoint, History
+from penstock.endpoints.base import NO_HISTORY, Body, Declaration, Endpoint, History
 from penstock.endpoints.openai_common import read_choices_body, set_stream_options, texts_of
 from penstock.endpoints.openai_streams import read_choices_stream
 from penstock.endpoints.reply import Reply
@@ -17,10 +15,8 @@ class Completions(Endpoint):
     path = "/v1/completions"
     declaration = Declaration(inputs=frozenset(), length_limits=("max_tokens",), body_key="prompt")
 
-    def build(
-        self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY
-    ) -> dict[str, Any]:
-        body: dict[str, Any] = {
+    def build(self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY) -> Body:
+        body: Body = {
             "prompt": turn.texts[0] if len(turn.texts) == 1 else list(turn.texts),
             "model": model,
             "stream": settings.streaming,
@@ -32,7 +28,7 @@ class Completions(Endpoint):
         set_stream_options(body)
         return body
 
-    def input_text(self, body: dict[str, Any]) -> list[str]:
+    def input_text(self, body: Body) -> list[str]:
         return texts_of(body.get("prompt"))
 
     def read_stream(self, body: bytes, *, timed: bool) -> Reply:

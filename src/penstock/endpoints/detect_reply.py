@@ -44,9 +44,7 @@ _MAX_DEPTH = 6
 def read_any_body(body: bytes, extract: Extractor | None = None, *, must_match: bool = False) -> Reply:
     """Read an unstreamed reply. If `extract` finds nothing, detect the form, unless `must_match` is true."""
     if not body.strip():
-        reply = Reply()
-        reply.failure = not_json(body)
-        return reply
+        return Reply(not_json(body))
     value = _parse(body)
     values = _json_lines(body) if value is None else [value]
     if extract is None or values is None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from penstock.datasets.conversation import Turn
-from penstock.endpoints.base import NO_HISTORY, Declaration, Endpoint, History
+from penstock.endpoints.base import NO_HISTORY, Body, Declaration, Endpoint, History
 from penstock.endpoints.json_replies import decode_reply
 from penstock.endpoints.messages_replies import read_any_usage
 from penstock.endpoints.openai_common import texts_of
@@ -36,12 +36,10 @@ class Embeddings(Endpoint):
         streams=False, inputs=frozenset(), body_key="input", output_tokens=False, title="Embeddings Metrics"
     )
 
-    def build(
-        self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY
-    ) -> dict[str, Any]:
+    def build(self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY) -> Body:
         return {"model": model, "input": list(turn.texts)} | settings.extra | turn.extra
 
-    def input_text(self, body: dict[str, Any]) -> list[str]:
+    def input_text(self, body: Body) -> list[str]:
         return texts_of(body.get("input"))
 
     def read_body(self, body: bytes) -> Reply:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from penstock.datasets.conversation import Turn
-from penstock.endpoints.base import NO_HISTORY, Declaration, Endpoint, History
+from penstock.endpoints.base import NO_HISTORY, Body, Declaration, Endpoint, History
 from penstock.endpoints.json_replies import decode_all, decode_reply, decode_typed, error_failure
 from penstock.endpoints.reply import Reply, Usage
 from penstock.endpoints.usage import Count
@@ -54,9 +54,7 @@ class HuggingFaceGenerate(Endpoint):
         stream_path="/generate_stream", inputs=frozenset(), length_limits=("max_new_tokens",), body_key="inputs"
     )
 
-    def build(
-        self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY
-    ) -> dict[str, Any]:
+    def build(self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY) -> Body:
         parameters: dict[str, Any] = {}
         if turn.output_tokens is not None:
             parameters["max_new_tokens"] = turn.output_tokens
@@ -64,7 +62,7 @@ class HuggingFaceGenerate(Endpoint):
             parameters["details"] = True  # has the token counts
         return {"inputs": " ".join(turn.texts), "parameters": parameters | settings.extra | turn.extra}
 
-    def input_text(self, body: dict[str, Any]) -> list[str]:
+    def input_text(self, body: Body) -> list[str]:
         return [body["inputs"]]
 
     def read_stream(self, body: bytes, *, timed: bool) -> Reply:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from penstock.datasets.conversation import Turn
-from penstock.endpoints.base import NO_HISTORY, Declaration, Endpoint, History
+from penstock.endpoints.base import NO_HISTORY, Body, Declaration, Endpoint, History
 from penstock.endpoints.json_replies import DONE, UNREADABLE, decode_reply, decode_typed, error_failure, malformed
 from penstock.endpoints.messages_replies import read_any_usage
 from penstock.endpoints.reply import Reply
@@ -43,15 +43,13 @@ class ImageGeneration(Endpoint):
         inputs=frozenset(), body_key="prompt", output_tokens=False, title="Image Generation Metrics"
     )
 
-    def build(
-        self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY
-    ) -> dict[str, Any]:
-        body: dict[str, Any] = {"prompt": " ".join(turn.texts), "model": model, "response_format": "b64_json", "n": 1}
+    def build(self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY) -> Body:
+        body: Body = {"prompt": " ".join(turn.texts), "model": model, "response_format": "b64_json", "n": 1}
         if settings.streaming:
             body["stream"] = True
         return body | settings.extra | turn.extra
 
-    def input_text(self, body: dict[str, Any]) -> list[str]:
+    def input_text(self, body: Body) -> list[str]:
         return [body["prompt"]]
 
     def read_stream(self, body: bytes, *, timed: bool) -> Reply:

@@ -115,9 +115,7 @@ def excerpt(data: bytes) -> str:
 
 def unexpected_stream(body: bytes) -> Reply:
     """Return the reply for a stream of an API that has none."""
-    reply = Reply()
-    reply.failure = Failure("InvalidReply", f"The reply is a stream of events: {excerpt(body)}", "server")
-    return reply
+    return Reply(Failure("InvalidReply", f"The reply is a stream of events: {excerpt(body)}", "server"))
 
 
 def error_failure(error: Any) -> Failure | None:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from penstock.datasets.conversation import Media, Turn
-from penstock.endpoints.base import NO_HISTORY, Declaration, Endpoint, History
+from penstock.endpoints.base import NO_HISTORY, Body, Declaration, Endpoint, History
 from penstock.endpoints.json_replies import DONE, UNREADABLE, error_failure, excerpt, malformed, not_json, parse_json
 from penstock.endpoints.messages_replies import read_message, read_message_stream
 from penstock.endpoints.openai_common import tool_texts
@@ -30,11 +30,9 @@ class Messages(Endpoint):
         body_key="messages",
     )
 
-    def build(
-        self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY
-    ) -> dict[str, Any]:
+    def build(self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY) -> Body:
         context = [] if history.context is None else [{"role": "user", "content": history.context}]
-        body: dict[str, Any] = {
+        body: Body = {
             "model": model,
             "messages": [*context, *history.items, _message(turn)],
             "max_tokens": _DEFAULT_LIMIT if turn.output_tokens is None else turn.output_tokens,
@@ -51,7 +49,7 @@ class Messages(Endpoint):
             answer = [*([{"type": "text", "text": reply.content}] if reply.content else []), *reply.items]
         history.items += [_message(turn), {"role": "assistant", "content": answer}]
 
-    def input_text(self, body: dict[str, Any]) -> list[str]:
+    def input_text(self, body: Body) -> list[str]:
         texts = tool_texts(body) + _texts(body.get("system"))
         for message in body.get("messages") or []:
             texts += _texts(message.get("content"))
@@ -66,19 +64,15 @@ class Messages(Endpoint):
         return reply
 
     def read_body(self, body: bytes) -> Reply:
-        reply = Reply()
         try:
             value = parse_json(body)
         except UNREADABLE:
-            reply.failure = not_json(body)
-            return reply
+            return Reply(not_json(body))
         if isinstance(value, dict) and isinstance(value.get("content"), list):
             return read_message(value)
         if isinstance(value, dict) and value.get("error"):
-            reply.failure = error_failure(value["error"])
-        else:
-            reply.failure = Failure("InvalidReply", f"The reply has no content blocks: {excerpt(body)}", "server")
-        return reply
+            return Reply(error_failure(value["error"]))
+        return Reply(Failure("InvalidReply", f"The reply has no content blocks: {excerpt(body)}", "server"))
 
 
 def _parse(data: list[bytes]) -> tuple[list[Any], Failure | None]:

@@ -14,13 +14,12 @@ from penstock.endpoints.usage import read_usage
 
 def read_choices_body(body: bytes) -> Reply:
     """Read an unstreamed reply."""
-    reply = Reply()
-    chunk, reply.failure = decode_body(body)
+    chunk, failure = decode_body(body)
     if chunk is None:
-        return reply
+        return Reply(failure)
     if chunk.error or chunk.object == "error":
-        reply.failure = chunk_failure(chunk)
-        return reply
+        return Reply(chunk_failure(chunk))
+    reply = Reply(failure)
     for choice in chunk.choices or []:
         text, reasoning = (choice.text or "", "") if choice.message is None else message_texts(choice.message)
         if text:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from penstock.datasets.conversation import Turn
-from penstock.endpoints.base import NO_HISTORY, Declaration, Endpoint, History
+from penstock.endpoints.base import NO_HISTORY, Body, Declaration, Endpoint, History
 from penstock.endpoints.json_replies import decode_reply
 from penstock.endpoints.messages_replies import read_any_usage
 from penstock.endpoints.reply import Reply
@@ -51,9 +51,7 @@ class _Rankings(Endpoint):
         """Return the body for a query and its passages."""
         raise NotImplementedError
 
-    def build(
-        self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY
-    ) -> dict[str, Any]:
+    def build(self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY) -> Body:
         return self.body(model, *_query_and_passages(turn)) | settings.extra | turn.extra
 
     def read_body(self, body: bytes) -> Reply:
@@ -76,7 +74,7 @@ class NimRankings(_Rankings):
     def body(self, model: str, query: str, passages: list[str]) -> dict[str, Any]:
         return {"model": model, "query": {"text": query}, "passages": [{"text": text} for text in passages]}
 
-    def input_text(self, body: dict[str, Any]) -> list[str]:
+    def input_text(self, body: Body) -> list[str]:
         return [body["query"]["text"], *(passage["text"] for passage in body["passages"])]
 
 
@@ -90,7 +88,7 @@ class CohereRankings(_Rankings):
     def body(self, model: str, query: str, passages: list[str]) -> dict[str, Any]:
         return {"model": model, "query": query, "documents": passages}
 
-    def input_text(self, body: dict[str, Any]) -> list[str]:
+    def input_text(self, body: Body) -> list[str]:
         return [body["query"], *(_text(document) for document in body["documents"])]
 
 
@@ -105,7 +103,7 @@ class TeiRankings(_Rankings):
         del model  # the API has no model name
         return {"query": query, "texts": passages}
 
-    def input_text(self, body: dict[str, Any]) -> list[str]:
+    def input_text(self, body: Body) -> list[str]:
         return [body["query"], *body["texts"]]
 
 

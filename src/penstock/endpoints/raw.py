@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.datasets.conversation import Turn
-from penstock.endpoints.base import NO_HISTORY, Declaration, Endpoint, History
+from penstock.endpoints.base import NO_HISTORY, Body, Declaration, Endpoint, History
 from penstock.endpoints.detect_reply import Extractor, input_texts, read_any_body, read_any_stream
 from penstock.endpoints.reply import Reply
 from penstock.errors import UserError
@@ -29,15 +29,13 @@ class Raw(Endpoint):
         expression = settings.extra.get("response_field")
         self._extract = None if expression is None else _compile(expression)
 
-    def build(
-        self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY
-    ) -> dict[str, Any]:
+    def build(self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY) -> Body:
         raise UserError(
             "--endpoint-type raw sends the bodies of a file as they are and builds none; give it an --input-file of "
             "raw_payload, inputs_json or mooncake_trace payloads, or use --endpoint-type template."
         )
 
-    def input_text(self, body: dict[str, Any]) -> list[str]:
+    def input_text(self, body: Body) -> list[str]:
         return input_texts(body)
 
     def read_stream(self, body: bytes, *, timed: bool) -> Reply:

@@ -39,27 +39,7 @@ class Usage(msgspec.Struct, array_like=True, frozen=True):
 class Reply:
     """A parsed reply. For a stream, `texts`, `ends` and `reasoning` have one entry for each piece of content, in order."""
 
-    __slots__ = (
-        "content",
-        "done",
-        "ends",
-        "failure",
-        "finish",
-        "id",
-        "images",
-        "items",
-        "model",
-        "outputs",
-        "reasoning",
-        "reasonings",
-        "texts",
-        "usage",
-        "usage_by_piece",
-        "vectors",
-        "warnings",
-    )
-
-    def __init__(self) -> None:
+    def __init__(self, failure: Failure | None = None) -> None:
         self.texts: list[str] = []
         self.ends: list[int] = []
         """End offset in the body of the event with the piece: the piece arrives with this byte. Only valid if the caller
@@ -85,6 +65,6 @@ class Reply:
         """The number of images in the reply."""
         self.warnings: dict[str, int] = {}
         """Unusual properties that are no failure but belong in the report, with their counts."""
-        self.failure: Failure | None = None
+        self.failure = failure
         self.done = False
         """Whether the reply has a finish reason or an end mark."""

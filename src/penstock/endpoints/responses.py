@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from penstock.datasets.conversation import Turn
-from penstock.endpoints.base import NO_HISTORY, Declaration, Endpoint, History
+from penstock.endpoints.base import NO_HISTORY, Body, Declaration, Endpoint, History
 from penstock.endpoints.openai_common import set_stream_options, tool_texts
 from penstock.endpoints.reply import Reply
 from penstock.endpoints.responses_replies import read_response, read_response_stream
@@ -34,12 +34,10 @@ class Responses(Endpoint):
     path = "/v1/responses"
     declaration = Declaration(length_limits=("max_output_tokens",), body_key="input")
 
-    def build(
-        self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY
-    ) -> dict[str, Any]:
+    def build(self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY) -> Body:
         chained = history.previous_id is not None
         earlier = [] if chained else [*_context(history), *history.items]
-        body: dict[str, Any] = {"input": [*earlier, _message(turn)], "model": model, "stream": settings.streaming}
+        body: Body = {"input": [*earlier, _message(turn)], "model": model, "stream": settings.streaming}
         if chained:
             body["previous_response_id"] = history.previous_id
         if history.system is not None:
@@ -63,7 +61,7 @@ class Responses(Endpoint):
             return
         history.items += [_message(turn), *items]
 
-    def input_text(self, body: dict[str, Any]) -> list[str]:
+    def input_text(self, body: Body) -> list[str]:
         instructions, input_ = body.get("instructions"), body.get("input")
         texts = [*tool_texts(body), *([instructions] if isinstance(instructions, str) else [])]
         if isinstance(input_, str):

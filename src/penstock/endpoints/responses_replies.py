@@ -67,20 +67,16 @@ def read_response(body: bytes) -> Reply:
     try:
         response = decode_response(body)
     except UNREADABLE:
-        reply = Reply()
-        reply.failure = not_json(body)
-        return reply
+        return Reply(not_json(body))
     return _read_response_object(response, body)
 
 
 def _read_response_object(response: Response, body: bytes) -> Reply:
-    reply = Reply()
     if response.object == "error" or (response.error and response.object != "response"):
-        reply.failure = error_failure(response.error or {"message": response.message, "type": None, "code": None})
-        return reply
+        return Reply(error_failure(response.error or {"message": response.message, "type": None, "code": None}))
     if response.output is None and not response.output_text:
-        reply.failure = Failure("InvalidReply", f"The reply has no output: {excerpt(body)}", "server")
-        return reply
+        return Reply(Failure("InvalidReply", f"The reply has no output: {excerpt(body)}", "server"))
+    reply = Reply()
     visible: list[str] = []
     reasoning: list[str] = []
     for raw in response.output or ():

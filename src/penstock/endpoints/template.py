@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.datasets.conversation import Turn
-from penstock.endpoints.base import NO_HISTORY, Declaration, History
+from penstock.endpoints.base import NO_HISTORY, Body, Declaration, History
 from penstock.endpoints.raw import Raw
 from penstock.endpoints.reply import Reply
 from penstock.errors import UserError
@@ -37,9 +37,7 @@ class Template(Raw):
         super().__init__()
         self._template: Compiled | None = None
 
-    def build(
-        self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY
-    ) -> dict[str, Any]:
+    def build(self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY) -> Body:
         if self._template is None:
             self._template = _compile(settings.extra.get("payload_template"))
         from jinja2 import TemplateError

@@ -50,8 +50,6 @@ class ErrorGroup(msgspec.Struct, frozen=True):
 
 
 class _Group:
-    __slots__ = ("count", "message")
-
     def __init__(self, message: str) -> None:
         self.message = message
         self.count = 0

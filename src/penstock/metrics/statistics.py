@@ -69,8 +69,6 @@ _LIMITS = ColumnLimits()
 class Column:
     """A column of numbers that is first written and then read."""
 
-    __slots__ = ("_buffer", "_spool", "limits")
-
     def __init__(self, scratch: Scratch, limits: ColumnLimits = _LIMITS) -> None:
         """Values that exceed the memory limit go to the scratch file."""
         self.limits = limits

@@ -16,8 +16,6 @@ from penstock.mock_server.prompt_tokens import estimate_tokens, token_ends
 class PromptBlocks:
     """The full blocks of a prompt, each as a hash of all tokens up to its end."""
 
-    __slots__ = ("_block_size", "_parent", "_pieces", "_room", "hashes", "tokens")
-
     def __init__(self, block_size: int, model: str) -> None:
         self.hashes: list[int] = []
         self.tokens = 0

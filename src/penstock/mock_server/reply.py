@@ -25,8 +25,6 @@ HTML = b"<!DOCTYPE html><html><head><title>Welcome</title></head><body><h1>It wo
 class Reply:
     """One reply, ready to render. `number` is the request's number; `reply_id` replaces ID_PLACEHOLDER."""
 
-    __slots__ = ("compiled", "delivery", "dialect", "event_format", "faults", "number", "planned", "reply_id")
-
     def __init__(
         self,
         compiled: CompiledBehaviour,

@@ -46,8 +46,6 @@ def chained(chain: bytes, digest: bytes) -> bytes:
 
 
 class _Session:
-    __slots__ = ("bodies", "conversation", "digests", "first_turn", "last_turn", "worker")
-
     def __init__(self, conversation: int, worker: int | None, first_turn: int) -> None:
         self.conversation = conversation
         self.worker = worker

@@ -32,8 +32,6 @@ _NEVER = 1 << 62
 class ScheduledSession:
     """An active conversation."""
 
-    __slots__ = ("conversation", "intended", "number", "prefilling", "server", "turn", "turns")
-
     def __init__(self, number: int, conversation: int, turns: range, server: int) -> None:
         self.number = number
         """Position in the schedule of the phase, over all workers."""

@@ -85,8 +85,6 @@ class ServerMetrics(msgspec.Struct):
 class CounterGrowth:
     """A series that only grows, and starts again at zero after a restart of the server."""
 
-    __slots__ = ("last", "total")
-
     def __init__(self) -> None:
         self.last: float | None = None
         self.total = 0.0
@@ -104,8 +102,6 @@ class CounterGrowth:
 
 class GaugeValues:
     """The values of a gauge, inside and around the window."""
-
-    __slots__ = ("around", "inside")
 
     def __init__(self) -> None:
         self.inside = array("d")

@@ -43,8 +43,6 @@ _SLICE = 400_000
 class TiktokenTokenizer:
     """A tokenizer backed by a tiktoken encoding. Strings such as `<|im_start|>` are encoded as plain text."""
 
-    __slots__ = ("_encoding", "_nfc", "_reopen", "name", "source")
-
     def __init__(
         self, encoding: tiktoken.Encoding, name: str, source: Source, reopen: tuple[Callable[..., Any], str], nfc: bool
     ) -> None:

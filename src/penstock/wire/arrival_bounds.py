@@ -11,8 +11,6 @@ class ArrivalBounds:
     request was sent, or at the loop's last mark (`LoopMarks`).
     """
 
-    __slots__ = ("_bytes", "_empty_at", "_segments", "_unassigned")
-
     def __init__(self) -> None:
         self._bytes = 0
         self._segments = 0

@@ -14,8 +14,6 @@ _MEASUREMENTS = 5
 
 
 class Clock:
-    __slots__ = ("offset", "steps")
-
     def __init__(self) -> None:
         self.offset = measure_offset()
         """Wall clock minus monotonic clock, in ns."""

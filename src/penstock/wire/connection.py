@@ -79,33 +79,6 @@ as from after it, and saves 2 µs."""
 
 
 class Connection:
-    __slots__ = (
-        "_buffer",
-        "_fd",
-        "_info_before",
-        "_loop",
-        "_measures",
-        "_on_closed",
-        "_on_idle",
-        "_origin",
-        "_plain",
-        "_reader",
-        "_receive",
-        "_retransmits",
-        "_sent_at",
-        "_sock",
-        "_stats",
-        "_tls",
-        "_unsent",
-        "closed",
-        "connect_started",
-        "connected",
-        "exchange",
-        "idle_since",
-        "unreceived",
-        "used",
-    )
-
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,

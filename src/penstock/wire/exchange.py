@@ -35,35 +35,6 @@ class Exchange:
     until they have arrived) and the new pieces, which the callback removes from `pieces`.
     """
 
-    __slots__ = (
-        "bytes_received",
-        "cancelled",
-        "coalesced",
-        "connect_ns",
-        "counts",
-        "data",
-        "earliest",
-        "end",
-        "error",
-        "first_byte",
-        "headers",
-        "lost_ns",
-        "on_content",
-        "on_data",
-        "on_end",
-        "pieces",
-        "redirect",
-        "retransmits",
-        "retries",
-        "reused",
-        "rtt_us",
-        "sent",
-        "start",
-        "status",
-        "tag",
-        "times",
-    )
-
     def __init__(self, data: bytes, on_end: Callable[[Exchange], None], tag: Any = None) -> None:
         self.data = data
         """The request: head and body as sent."""

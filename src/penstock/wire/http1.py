@@ -29,8 +29,6 @@ def request_head(method: str, target: str, host: str, headers: Iterable[tuple[st
 class ResponseReader:
     """Parses the responses of one connection, one after the other."""
 
-    __slots__ = ("_delimited", "_parser", "complete", "headers", "pieces", "reusable", "started", "status")
-
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
         """The body so far. The parser appends to this list as long as the reader exists: copy it before `reset`."""
@@ -74,8 +72,6 @@ class ResponseReader:
 
 class _Callbacks:
     """The callbacks of httptools, in a class of their own so that `on_body` can be a list method."""
-
-    __slots__ = ("_reader", "on_body")
 
     def __init__(self, reader: ResponseReader) -> None:
         self._reader = reader

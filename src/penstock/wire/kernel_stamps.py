@@ -93,8 +93,6 @@ def is_open(sock: socket.socket) -> bool:
 class PlainReceiver:
     """Reads without stamps."""
 
-    __slots__ = ("_buffer", "_marks", "_sock", "_stats", "bounds")
-
     def __init__(
         self, sock: socket.socket, stats: WireStats, marks: LoopMarks | None, buffer: memoryview = READ_BUFFER
     ) -> None:
@@ -118,8 +116,6 @@ class PlainReceiver:
 class UntimedReceiver:
     """Reads for a relay, which needs neither bounds of the arrival nor, after a complete reply, the TCP state."""
 
-    __slots__ = ("_buffer", "_sock", "_stats")
-
     def __init__(self, sock: socket.socket, stats: WireStats, buffer: memoryview) -> None:
         self._sock = sock
         self._buffer = buffer
@@ -138,8 +134,6 @@ _SOONEST_NS, _LATEST_NS = -1_000_000, 50_000_000
 
 class StampedReceiver:
     """Reads with stamps. Use it only where they are AVAILABLE."""
-
-    __slots__ = ("_clock", "_marks", "_sock", "_stats", "bounds")
 
     def __init__(self, sock: socket.socket, clock: Clock, stats: WireStats, marks: LoopMarks | None) -> None:
         self._sock = sock

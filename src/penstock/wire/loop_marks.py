@@ -27,8 +27,6 @@ _INTERVAL_NS = 500_000
 class LoopMarks:
     """Takes a mark every half millisecond while it runs. Needs uvloop: asyncio's own loop polls in another order."""
 
-    __slots__ = ("_last", "_loop", "_timer", "known_empty")
-
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._last = 0

@@ -16,8 +16,6 @@ _BOM = b"\xef\xbb\xbf"
 class Events:
     """Parallel lists: the data of each event, its end offset in the body, and its name (None if no event has a name)."""
 
-    __slots__ = ("data", "ends", "names")
-
     def __init__(self, data: list[bytes], ends: list[int], names: list[bytes] | None) -> None:
         self.data = data
         self.ends = ends

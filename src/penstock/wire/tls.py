@@ -19,8 +19,6 @@ def client_context(verify: bool) -> ssl.SSLContext:
 class TLS:
     """Encrypts and decrypts the bytes of one connection."""
 
-    __slots__ = ("_incoming", "_object", "_outgoing", "ended", "ready")
-
     def __init__(self, context: ssl.SSLContext, host: str) -> None:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()

@@ -17,8 +17,6 @@ _ENTRY_BYTES = 512  # memory of a cached entry besides its body
 class Session(ScheduledSession):
     """An active conversation, with what its request bodies are built from."""
 
-    __slots__ = ("correlation_id", "history", "parts", "phase")
-
     def __init__(self, number: int, conversation: int, turns: range, server: int) -> None:
         # Without a call of the base class, which would take 0.3 µs of each request.
         self.number = number
