@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -82,7 +83,7 @@ def sweep(
     if done.error is not None:
         raise RunError(done.error)
     points = [_point_result(result) for result in done.results]
-    return SweepResult(points, report.variations, settings.output.folder, report.search)
+    return SweepResult(points, report.variations, Path(settings.output.folder), report.search)
 
 
 class Runner:

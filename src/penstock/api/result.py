@@ -106,45 +106,35 @@ class Result:
         return f"<Result of {self.summary.succeeded} requests, {self._certificate.verdict}, in {self.folder}>"
 
 
-class PointResult:
+class PointResult(msgspec.Struct, frozen=True):
     """One run of a sweep or of repeated runs."""
 
-    def __init__(
-        self, label: str, parameters: Mapping[str, int | float], trial: int, result: Result | None, error: str | None
-    ) -> None:
-        self.label = label
-        """Such as `concurrency_8` or `run_0002`."""
-        self.parameters = parameters
-        """The values of the sweep: `{"concurrency": 8}`."""
-        self.trial = trial
-        """Which of the repeated runs it is, from 0."""
-        self.result = result
-        """None if nothing could be sent."""
-        self.error = error
-        """Why its figures cannot be used, in one sentence; None if they can."""
+    label: str
+    """Such as `concurrency_8` or `run_0002`."""
+    parameters: Mapping[str, int | float]
+    """The values of the sweep: `{"concurrency": 8}`."""
+    trial: int
+    """Which of the repeated runs it is, from 0."""
+    result: Result | None
+    """None if nothing could be sent."""
+    error: str | None
+    """Why its figures cannot be used, in one sentence; None if they can."""
 
     def __repr__(self) -> str:
         return f"<{self.label}: {self.error or self.result!r}>"
 
 
-class SweepResult:
+class SweepResult(msgspec.Struct, frozen=True):
     """The results of a sweep, of repeated runs or of a search."""
 
-    def __init__(
-        self,
-        points: Sequence[PointResult],
-        variations: Sequence[VariationFigures],
-        folder: str,
-        search: SearchOutcome | None = None,
-    ) -> None:
-        self.points = points
-        """One for each run, in the order in which they were measured."""
-        self.variations = variations
-        """The combinations of values: `parameters`, and `figures` over the repeated runs, by names such as
-        `request_latency_p99`, with `mean`, `ci_low` and `ci_high`."""
-        self.folder = Path(folder)
-        self.search = search
-        """What a search has found: `search.result.limit` has `low`, `high` and `estimate`. None for a sweep."""
+    points: Sequence[PointResult]
+    """One for each run, in the order in which they were measured."""
+    variations: Sequence[VariationFigures]
+    """The combinations of values: `parameters`, and `figures` over the repeated runs, by names such as
+    `request_latency_p99`, with `mean`, `ci_low` and `ci_high`."""
+    folder: Path
+    search: SearchOutcome | None = None
+    """What a search has found: `search.result.limit` has `low`, `high` and `estimate`. None for a sweep."""
 
     @property
     def best(self) -> Mapping[str, Mapping[str, int | float]]:

@@ -26,17 +26,11 @@ Extractor = Callable[[Any], Any]
 """Returns a part of a JSON value, or None."""
 
 _TEXT_KEYS = (
-    "text",
-    "content",
-    "response",
-    "output",
-    "result",
-    "generated_text",
-    "output_text",
-    "completion",
-    "answer",
+    *("text", "content", "response", "output", "result", "generated_text", "output_text", "completion", "answer"),
+    *("message", "delta", "token", "data", "choice", "generation"),
+    *("results", "outputs", "generations", "candidates", "parts"),
 )
-_CONTAINER_KEYS = ("message", "delta", "token", "data", "choice", "generation")
+"""Keys of a text, then of an object with a text, then of a list of these."""
 _PROMPT_KEYS = ("messages", "input", "inputs", "prompt", "text", "texts", "query", "instructions", "system", "contents")
 _MAX_DEPTH = 6
 
@@ -205,10 +199,6 @@ def _find_text(value: Any, *, first: bool, depth: int = 0) -> str | None:
     for key in _TEXT_KEYS:
         if key == "generated_text" and not first:
             continue
-        inner = value.get(key)
-        if isinstance(inner, str | list | dict) and (text := _find_text(inner, first=first, depth=depth + 1)):
-            return text
-    for key in (*_CONTAINER_KEYS, "results", "outputs", "generations", "candidates", "parts"):
         inner = value.get(key)
         if isinstance(inner, str | list | dict) and (text := _find_text(inner, first=first, depth=depth + 1)):
             return text

@@ -21,11 +21,10 @@ from penstock.endpoints.responses_events import EVENTS, REASONING_KINDS
 from penstock.endpoints.responses_types import (
     Event,
     Response,
-    decode_event,
+    decode,
     decode_events,
     decode_item,
     decode_part,
-    decode_response,
     item_texts,
 )
 from penstock.endpoints.usage import read_usage
@@ -65,7 +64,7 @@ def read_response_stream(body: bytes, *, timed: bool) -> Reply:
 def read_response(body: bytes) -> Reply:
     """Read an unstreamed reply."""
     try:
-        response = decode_response(body)
+        response = decode(body, Response)
     except UNREADABLE:
         return Reply(not_json(body))
     return _read_response_object(response, body)
@@ -216,7 +215,7 @@ class _StreamReader:
             events = []
             for event_data in data:
                 try:
-                    events.append(Event() if event_data.strip() in (b"", DONE) else decode_event(event_data))
+                    events.append(Event() if event_data.strip() in (b"", DONE) else decode(event_data, Event))
                 except UNREADABLE:
                     self._fail(malformed(event_data))
                     break
@@ -246,13 +245,13 @@ class _StreamReader:
         elif role == "done_item" and event.item:
             self._add_done_item(event, end)
         elif role == "terminal":
-            response = decode_response(event.response) if event.response else Response()
+            response = decode(event.response, Response) if event.response else Response()
             if self._terminal is None:
                 self._terminal = event.type, self._status(kind, response.status, event.type), response, end
         elif role == "error":
             self._fail(Failure("ErrorEvent", f"The stream holds an error event: {_event_error(event)}", "server"))
         elif event.response and self.reply.id is None:
-            response = decode_response(event.response)
+            response = decode(event.response, Response)
             self.reply.id, self.reply.model = response.id, response.model
 
     def _add_unknown_event(self, event: Event, data: bytes) -> None:

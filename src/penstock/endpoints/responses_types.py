@@ -71,11 +71,8 @@ class Response(msgspec.Struct):
     message: Any = None
 
 
-_typed_event = msgspec.json.Decoder(Event).decode
+_decoders = {struct: msgspec.json.Decoder(struct).decode for struct in (Event, Part, Item, Response)}
 _typed_events = msgspec.json.Decoder(list[Event]).decode
-_typed_part = msgspec.json.Decoder(Part).decode
-_typed_item = msgspec.json.Decoder(Item).decode
-_typed_response = msgspec.json.Decoder(Response).decode
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 _PART_KINDS = {
@@ -97,40 +94,26 @@ def decode_events(data: list[bytes]) -> list[Event] | None:
     return events if len(events) == len(data) else None  # false if an event holds two objects with a comma between them
 
 
-def decode_event(data: bytes) -> Event:
+def decode(data: bytes | msgspec.Raw, struct: type[T]) -> T:
     """Raise ValueError or RecursionError if the data is not JSON."""
     try:
-        return _typed_event(data)
+        decoded: T = _decoders[struct](data)
     except UNREADABLE:
-        return _decode_leniently(data, Event)
-
-
-def decode_response(data: bytes | msgspec.Raw) -> Response:
-    """Raise ValueError or RecursionError if the data is not JSON."""
-    try:
-        return _typed_response(data)
-    except UNREADABLE:
-        return _decode_leniently(bytes(data), Response)
+        return _decode_leniently(bytes(data), struct)
+    return decoded
 
 
 def decode_item(data: msgspec.Raw) -> Item:
     """Decode an output item; an empty one if the data is not JSON."""
     try:
-        return _typed_item(data)
-    except UNREADABLE:
-        pass
-    try:
-        return _decode_leniently(bytes(data), Item)
+        return decode(data, Item)
     except UNREADABLE:
         return Item()
 
 
 def decode_part(data: msgspec.Raw) -> tuple[str, str]:
     """Return the kind and the text of a content part."""
-    try:
-        part = _typed_part(data)
-    except UNREADABLE:
-        part = _decode_leniently(bytes(data), Part)
+    part = decode(data, Part)
     return _PART_KINDS.get(part.type, "text"), part.text or part.refusal or ""
 
 

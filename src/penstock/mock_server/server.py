@@ -13,11 +13,11 @@ from typing import Literal
 import msgspec
 
 from penstock.errors import UserError
-from penstock.mock_server import dialect_table
 from penstock.mock_server.behaviour import Behaviour, read_header
 from penstock.mock_server.compiled_behaviour import CompiledBehaviour, Delivery
 from penstock.mock_server.connection import Connection
 from penstock.mock_server.dialect import BadRequest, Dialect, PlannedReply, describe_error, error_body
+from penstock.mock_server.dialect_table import DIALECTS, find_dialect
 from penstock.mock_server.pacer import Pacer
 from penstock.mock_server.prefix_cache import PrefixCache
 from penstock.mock_server.reply import JSON, Reply, error_type, http_response
@@ -41,6 +41,14 @@ Call = Literal["reset_prefix_cache", "start_profile", "stop_profile"]
 Route = Dialect | Page | Call | None
 CALLS: tuple[Call, ...] = ("reset_prefix_cache", "start_profile", "stop_profile")
 """Calls of vLLM that are no requests to the model."""
+PAGES: dict[str, Page | Call] = {
+    "/models": "models",
+    "/health": "health",
+    "/mock/stats": "stats",
+    "/metrics": "metrics",
+    **{f"/{call}": call for call in CALLS},
+}
+"""What is served at paths with these ends, besides the dialects."""
 
 
 class Server:
@@ -175,17 +183,7 @@ class Server:
 
     def _find_route(self, url: bytes) -> Route:
         path = url.partition(b"?")[0].decode("latin-1").rstrip("/")
-        route: Route = dialect_table.find_dialect(path)
-        if path.endswith("/models"):
-            route = "models"
-        elif path.endswith("/health"):
-            route = "health"
-        elif path.endswith("/mock/stats"):
-            route = "stats"
-        elif path.endswith("/metrics"):
-            route = "metrics"
-        else:
-            route = next((call for call in CALLS if path.endswith(f"/{call}")), route)
+        route: Route = next((PAGES[end] for end in PAGES if path.endswith(end)), None) or find_dialect(path)
         if len(self._routes) >= CACHED_ROUTES:
             self._routes.clear()
         self._routes[url] = route
@@ -212,7 +210,7 @@ class Server:
             request.arrived_ns = time_ns()
             self._send_error(request, 400, request.parse_error)
         elif route is None:
-            paths = ", ".join([dialect.base + dialect.path for dialect in dialect_table.DIALECTS])
+            paths = ", ".join([dialect.base + dialect.path for dialect in DIALECTS])
             self._send_error(request, 404, f"there is no {path} here: the mock serves {paths}, /v1/models and /health")
         elif not isinstance(route, str):
             self._send_error(request, 405, f"{path} takes POST, not {method}", allow="POST")
@@ -258,12 +256,9 @@ class Server:
         if route == "health":
             return b'{"status":"ok"}'
         if route == "models":
-            model = {
-                "id": self.compiled.behaviour.model,
-                "object": "model",
-                "created": self.started_ns // 1_000_000_000,
-            }
-            return msgspec.json.encode({"object": "list", "data": [model | {"owned_by": "penstock"}]})
+            created = self.started_ns // 1_000_000_000
+            model = {"id": self.compiled.behaviour.model, "object": "model", "created": created, "owned_by": "penstock"}
+            return msgspec.json.encode({"object": "list", "data": [model]})
         stats = {
             "requests": self.requests,
             "active": self.active - 1,

@@ -73,22 +73,8 @@ class RunHeader(LogVersion, kw_only=True):
         return declared
 
 
-def new_header(
-    settings: Settings,
-    *,
-    epoch: int,
-    dataset: str,
-    context_mode: str,
-    payload_files: list[str],
-    conversations: int | None,
-    seed: int,
-    concurrency: int | None,
-    requests: int | None,
-    workers: int,
-    prompt_tokenizer: tuple[str, str] | None,
-    **more: Any,
-) -> RunHeader:
-    """Return the header of a new run on this machine. `epoch` is the run's epoch on the monotonic clock; `more` are other
+def new_header(settings: Settings, *, epoch: int, **fields: Any) -> RunHeader:
+    """Return the header of a new run on this machine. `epoch` is the run's epoch on the monotonic clock; `fields` are the other
     fields of the header."""
     return RunHeader(
         penstock_version=__version__,
@@ -96,17 +82,8 @@ def new_header(
         benchmark_id=secrets.token_hex(6),
         epoch_wall_ns=time_ns() - (monotonic_ns() - epoch),
         settings=redacted(settings),
-        dataset=dataset,
-        context_mode=context_mode,
-        payload_files=payload_files,
-        conversations=conversations,
-        seed=seed,
-        concurrency=concurrency,
-        requests=requests,
-        workers=workers,
-        prompt_tokenizer=prompt_tokenizer,
         machine=_machine(),
-        **more,
+        **fields,
     )
 
 

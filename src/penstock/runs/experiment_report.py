@@ -123,11 +123,26 @@ def report_points(
             continue
         settings = decode_header(logged.header).settings
         counter = LazyTokenizer(settings.tokenizer, settings.models[0], tokenizer)
-        report = report_point(log, os.path.join(into, logged.folder), counter, progress=progress, processes=processes)
-        if into == folder:
-            write_reference(folder, logged)
         point = Point(settings, logged.label, logged.parameters, logged.variation, logged.trial)
-        yield PointOutcome(point, report, why_unusable(report.summary, settings.max_error_rate))
+        yield report_logged(log, point, into, counter, progress=progress, processes=processes)
+
+
+def report_logged(
+    log: RunLog,
+    point: Point,
+    into: str,
+    tokenizer: LazyTokenizer,
+    *,
+    progress: ProgressCallback | None = None,
+    processes: int = 1,
+) -> PointOutcome:
+    """Write the artifacts of a point, to which the log is narrowed, into its folder in `into`."""
+    logged, folder = log.point, os.path.dirname(log.folder)
+    assert logged is not None
+    report = report_point(log, os.path.join(into, logged.folder), tokenizer, progress=progress, processes=processes)
+    if into == folder:
+        write_reference(folder, logged)
+    return PointOutcome(point, report, why_unusable(report.summary, point.settings.max_error_rate))
 
 
 def _figures(result: PointOutcome) -> RunFigures:

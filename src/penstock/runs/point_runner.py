@@ -16,7 +16,7 @@ from penstock.records.log import FAILURES, INTERRUPTED, STOP_RULE, LoggedPoint, 
 from penstock.runs.observer import Observer
 from penstock.runs.phase_runner import RunningPhase, RunProgress
 from penstock.runs.points import Point
-from penstock.runs.prepare import connections_to_open, expected_requests, phase_loads, plan_phases
+from penstock.runs.prepare import connections_to_open, expected_requests, header_fields, phase_loads, plan_phases
 from penstock.runs.start_run import StartedRun
 from penstock.runs.stop_rules import FailureRule, StopRule, Watch
 from penstock.runs.stored_data import StoredData, data_key, fill_store, load_dataset
@@ -228,19 +228,13 @@ class PointRunner:
         return phases
 
     def _log(self, point: Point, settings: Settings, data: StoredData, phase: Phase) -> LoggedPoint:
-        dataset = data.dataset
         header = replace(
             self._header,
             benchmark_id=secrets.token_hex(6),
             settings=redacted(settings),
-            dataset="synthetic" if dataset.synthetic else dataset.format or "file",
-            context_mode=dataset.context_mode,
-            payload_files=list(data.logged.files),
-            conversations=data.conversations,
             seed=self._seed(settings),
-            concurrency=None if phase.slots is None else phase.slots.maximum,
-            requests=phase.requests,
             variations=[],
+            **header_fields(data, phase),
         )
         logged = LoggedPoint(
             self._count,

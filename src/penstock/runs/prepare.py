@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from time import monotonic_ns
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from penstock.datasets.dataset import Dataset
@@ -28,35 +29,24 @@ _WATCHED_FLUSH_NS = 50_000_000
 _PRECONNECT_SECONDS = 0.1
 
 
-class Prepared:
+class Prepared(msgspec.Struct):
     """A run that is ready to start."""
 
-    def __init__(
-        self,
-        job: Job,
-        targets: tuple[Target, ...],
-        data: StoredData,
-        phases: Sequence[Phase],
-        expected: list[int | None],
-        epoch: int,
-        workers: int,
-        open_files: int,
-    ) -> None:
-        self.job = job
-        self.targets = targets
-        self.data = data
-        """The first dataset."""
-        self.phases = phases
-        """Those of the first point."""
-        self.expected = expected
-        """Requests of each phase; None where the number is not known."""
-        self.epoch = epoch
-        """Monotonic ns; the times in records are relative to it."""
-        self.workers = workers
-        self.open_files = open_files
-        """Open files that a worker needs."""
-        self.companion_notes: list[str] = []
-        """Sentences of companions for the user."""
+    job: Job
+    targets: tuple[Target, ...]
+    data: StoredData
+    """The first dataset."""
+    phases: Sequence[Phase]
+    """Those of the first point."""
+    expected: list[int | None]
+    """Requests of each phase; None where the number is not known."""
+    epoch: int
+    """Monotonic ns; the times in records are relative to it."""
+    workers: int
+    open_files: int
+    """Open files that a worker needs."""
+    companion_notes: list[str] = []
+    """Sentences of companions for the user."""
 
     @property
     def notes(self) -> list[str]:
@@ -289,16 +279,23 @@ def make_header(
     return new_header(
         settings,
         epoch=prepared.epoch,
-        dataset="synthetic" if dataset.synthetic else dataset.format or "file",
-        context_mode=dataset.context_mode,
-        payload_files=list(data.logged.files),
-        conversations=data.conversations,
         seed=prepared.job.seed,
-        concurrency=_slots(phase),
-        requests=phase.requests,
         workers=prepared.workers,
         prompt_tokenizer=prompt_tokenizer if dataset.synthetic or dataset.writes_prompts else None,
         servers=phase.servers.copies,
         depends_on_seed=dataset.depends_on_seed,
         variations=[replace(each, settings=redacted(each.settings)) for each in variations],
+        **header_fields(data, phase),
     )
+
+
+def header_fields(data: StoredData, phase: Phase) -> dict[str, Any]:
+    """Return what the header of a run or point says about its dataset and its profiling phase."""
+    return {
+        "dataset": "synthetic" if data.dataset.synthetic else data.dataset.format or "file",
+        "context_mode": data.dataset.context_mode,
+        "payload_files": list(data.logged.files),
+        "conversations": data.conversations,
+        "concurrency": _slots(phase),
+        "requests": phase.requests,
+    }

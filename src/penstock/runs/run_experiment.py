@@ -172,13 +172,9 @@ class _PointLoop:
 
 def report_ended(ended: EndedPoint, folder: str, tokenizer: LazyTokenizer, processes: int = 1) -> PointOutcome:
     """Write the artifacts of a point of the experiment in `folder`."""
-    # A single run need not import these, which takes 0.3 s, before it sends.
-    from penstock.runs.point_folder import write_reference
-    from penstock.runs.report_point import report_point, why_unusable
+    # A single run need not import this, which takes 0.3 s, before it sends.
+    from penstock.runs.experiment_report import report_logged
 
     assert ended.logged is not None
     log = RunLog(os.path.join(folder, LOG_FOLDER), point=ended.logged.index)
-    report = report_point(log, os.path.join(folder, ended.logged.folder), tokenizer, processes=processes)
-    write_reference(folder, ended.logged)
-    error = why_unusable(report.summary, ended.point.settings.max_error_rate)
-    return PointOutcome(ended.point, report, error, ended.facts)
+    return report_logged(log, ended.point, folder, tokenizer, processes=processes)._replace(facts=ended.facts)

@@ -11,14 +11,14 @@ from msgspec.structs import replace
 
 from penstock.datasets import load as datasets
 from penstock.datasets.dataset import Dataset, StoredDataset
-from penstock.endpoints.base import endpoint_named
+from penstock.endpoints.base import Endpoint, endpoint_named
 from penstock.errors import UserError
 from penstock.records.header import RunHeader
 from penstock.records.log import LoggedData
-from penstock.records.payloads import PayloadStore
-from penstock.runs.build_payloads import build_payloads
+from penstock.records.payloads import PayloadStore, PayloadWriter
 from penstock.runs.input_files import InputFiles
 from penstock.runs.observer import Observer
+from penstock.runs.payload_builder import FIRST_BYTES, PayloadBuilder
 from penstock.schedule.phase import Phase
 from penstock.schedule.phases import default_conversations
 from penstock.settings.schema import Settings
@@ -29,6 +29,12 @@ _AGAIN = "data-again"
 _ENTRIES_OF_A_DURATION = 100
 _MAX_MEDIA_ENTRIES = 1000
 """Default limit of distinct bodies with images or audio, which need much disk space."""
+_CHANGING_FLAGS = (
+    ("output_tokens_mean", "--osl"),
+    ("output_tokens_stddev", "--osl-stddev"),
+    ("system", "--system-prompt"),
+    ("cache_bust", "--cache-bust"),
+)
 
 
 class StoredData(NamedTuple):
@@ -44,10 +50,6 @@ class StoredData(NamedTuple):
     """The input files, if bodies are read from them."""
     notes: tuple[str, ...] = ()
     """Sentences for the user about the input."""
-
-    @property
-    def several_turns(self) -> bool:
-        return max(self.dataset.turns, default=1) > 1
 
 
 def default_entries(settings: Settings) -> int:
@@ -93,21 +95,65 @@ def fill_store(
     """Write the bodies of a dataset, or where they are, to a payload store in this folder of the log.
 
     With `phases`, a large file is only begun; a companion reads what these phases need while the run sends."""
+    endpoint = endpoint_named(settings.endpoint.type, settings.endpoint)
+    if dataset.verbatim:
+        _refuse_changes(settings, endpoint, dataset)
+    elif settings.input.sessions:
+        raise UserError("--sessions selects conversations of a replay (inputs_json, raw_payload, mooncake_trace) only.")
     path = os.path.join(log, folder)
     if folder:
         shutil.rmtree(path, ignore_errors=True)  # left by a run that was killed before it used it
         os.mkdir(path)
-    stored = build_payloads(
-        path,
-        settings,
-        endpoint_named(settings.endpoint.type, settings.endpoint),
-        dataset,
-        phases or (),
-        observer.step(f"Reading {dataset.name}"),
-        in_background=phases is not None,
+    in_order = settings.input.sampling == "sequential" and not settings.input.sessions
+    grows = phases is not None and dataset.reads_on and in_order
+    writer = PayloadWriter(path)
+    most = _max_conversations(phases) if grows and phases is not None else None
+    builder = PayloadBuilder(writer, settings, endpoint, dataset, max_conversations=most)
+    # Generating synthetic prompts has shown its own progress.
+    progress = None if dataset.synthetic else observer.step(f"Reading {dataset.name}")
+    builder.advance(FIRST_BYTES if grows else None, progress)
+    if builder.errors.count:
+        builder.advance(None, progress)
+        builder.errors.raise_any()
+    logged = LoggedData(folder, builder.files)
+    if not builder.done:
+        files = InputFiles(builder, dataset.files)
+        return StoredData(dataset, logged, sum(dataset.turns) or None, None, files)
+    writer.close()
+    stored = StoredData(dataset, logged, writer.count, writer.conversations)
+    if builder.files:
+        return stored._replace(input_files=InputFiles(builder, dataset.files))
+    return stored._replace(notes=tuple(builder.notes()))
+
+
+def _max_conversations(phases: Sequence[Phase]) -> int | None:
+    """Return how many conversations the run can need; None if a phase has no limit of requests or conversations."""
+    total = 0
+    for phase in phases:
+        limits = [count for count in (phase.requests, phase.conversations) if count is not None]
+        if not limits:
+            return None
+        total += -(-min(limits) // phase.servers.copies)
+    return total
+
+
+def _refuse_changes(settings: Settings, endpoint: Endpoint, dataset: Dataset) -> None:
+    """Raise UserError for a flag that would change bodies which are sent unchanged."""
+    extra = [name for name in settings.endpoint.extra if name not in endpoint.declaration.reply_options]
+    flags = [flag for field, flag in _CHANGING_FLAGS if getattr(settings.input, field) not in (None, 0, "none")]
+    if extra:
+        flags.append(f"--extra-inputs {extra[0]}")
+    if settings.endpoint.legacy_max_tokens:
+        flags.append("--use-legacy-max-tokens")
+    if not flags:
+        return
+    advice = "leave it out, or edit the file"
+    if extra == ["response_field"]:
+        advice = "it tells --endpoint-type raw how to read replies, so name that type or leave it out"
+    raise UserError(
+        f"{flags[0]} would change the payloads of '{dataset.name}', and {dataset.format} sends them byte for byte; "
+        f"{advice}."
     )
-    logged = LoggedData(folder, stored.files)
-    return StoredData(dataset, logged, stored.bodies, stored.conversations, stored.input_files, stored.notes)
 
 
 def read_stored(log: str, logged: LoggedData, header: RunHeader) -> StoredData:
