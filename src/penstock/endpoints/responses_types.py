@@ -71,7 +71,9 @@ class Response(msgspec.Struct):
     message: Any = None
 
 
-_decoders = {struct: msgspec.json.Decoder(struct).decode for struct in (Event, Part, Item, Response)}
+_decoders: dict[type[msgspec.Struct], Any] = {
+    struct: msgspec.json.Decoder(struct).decode for struct in (Event, Part, Item, Response)
+}
 _typed_events = msgspec.json.Decoder(list[Event]).decode
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 

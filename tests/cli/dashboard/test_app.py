@@ -11,6 +11,7 @@ from textual.pilot import Pilot
 from penstock.cli.dashboard.app import Dashboard, _Panel
 from penstock.cli.dashboard.snapshot import GpuView, Header, PhaseView, PointView, ServerView, Snapshot
 from penstock.cli.dashboard.views import bar, number, sparkline
+from penstock.workers.messages import ErrorCause
 from support.snapshots import at_second, make_header
 
 Steps = Callable[[Dashboard, Pilot[None]], Awaitable[None]]
@@ -107,7 +108,11 @@ def test_phases_are_shown_together():
 
 def test_errors_are_shown_by_cause_and_degrade_the_certificate():
     phase = PhaseView("Profiling", 1000, None, began=True, seconds=10, ended=200, failed=30)
-    errors = [("ConnectionRefused", "network", 10), ("429 Too Many Requests", "server", 20)]
+    refused, limited = (
+        ErrorCause("ConnectionRefused", None, "network"),
+        ErrorCause("Too Many Requests", 429, "server"),
+    )
+    errors = {refused: 10, limited: 20}
     lines = screen_of(at_second(10, phases=[phase], errors=errors), size=(120, 30))
     assert "Failed           30 (15.0%)" in line_with(lines, "Failed")
     assert "20  429 Too Many Requests (server)" in line_with(lines, "429")

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from penstock.cli.dashboard.snapshot import PhaseView, Snapshot
 from penstock.cli.dashboard.state import DashboardState
+from penstock.workers.messages import ErrorCause
 from support.snapshots import at_second, make_header, report, sketch
 
 
@@ -66,7 +67,7 @@ def test_next_phase_starts_anew():
         ({"reports": [report(cpu_share=0.97)]}, "DEGRADED", "97% of its CPU core"),
         ({"lost": ["Worker 0 was killed by signal 9."]}, "INVALID", "Worker 0 was killed by signal 9."),
         (
-            {"errors": [("NoSocket", "penstock", 100)]},
+            {"errors": {ErrorCause("NoSocket", None, "penstock"): 100}},
             "INVALID",
             "100 of 200 requests failed because of an error in the client",
         ),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from penstock.records.worker_report import WorkerReport
-from penstock.wire.stats import DurationSketch
+from penstock.workers.messages import Progress
 
 
 class Header(msgspec.Struct, frozen=True):
@@ -62,35 +64,22 @@ class GpuView(msgspec.Struct, frozen=True):
     temperature: float | None = None
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """The run at a moment. Measures are those of the running phase."""
+class Snapshot(Progress, frozen=True, kw_only=True):
+    """The run at a moment: the progress of all workers together."""
 
     at: int
     """Monotonic ns."""
     phase: int
     """Number of the phase over all points."""
     connected: int = 0
-    phases: list[PhaseView] = []
+    phases: Sequence[PhaseView] = ()
     """Phases of the run, or of the current point of an experiment."""
-    in_flight: int = 0
-    """Requests that were sent and have not ended."""
-    waiting: int = 0
     stopping: int = 0
-    latency: DurationSketch = msgspec.field(default_factory=DurationSketch)
-    first_content: DurationSketch = msgspec.field(default_factory=DurationSketch)
-    chunk_gap: DurationSketch = msgspec.field(default_factory=DurationSketch)
-    tokens: int = 0
-    tokens_reads: int = 0
-    reads: int = 0
-    errors: list[tuple[str, str, int]] = []
-    """Cause, owner and count."""
-    stamps: int = 0
-    coalesced_stamps: int = 0
-    reports: list[WorkerReport] = []
-    lost: list[str] = []
+    reports: Sequence[WorkerReport] = ()
+    lost: Sequence[str] = ()
     """A sentence for each worker that was lost."""
-    points: list[PointView] = []
-    servers: list[ServerView] = []
-    gpus: list[GpuView] = []
+    points: Sequence[PointView] = ()
+    servers: Sequence[ServerView] = ()
+    gpus: Sequence[GpuView] = ()
     note: str | None = None
     """Description of the work of a run while it sends no requests."""

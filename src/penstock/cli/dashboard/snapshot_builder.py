@@ -15,6 +15,8 @@ from penstock.schedule.phase import Phase
 if TYPE_CHECKING:
     from penstock.cli.dashboard.telemetry import LiveTelemetry
 
+_SUMS = ("waiting", "tokens", "tokens_reads", "reads", "stamps", "coalesced_stamps")
+
 
 class SnapshotBuilder:
     def __init__(self) -> None:
@@ -46,20 +48,12 @@ class SnapshotBuilder:
             connected=progress.connected,
             phases=list(self.phases.views),
             in_flight=max(0, progress.sent - progress.ended),
-            waiting=sum(worker.waiting for worker in workers),
             stopping=progress.stopping,
             latency=progress.latency,
             first_content=progress.first_content,
             chunk_gap=progress.chunk_gap,
-            tokens=sum(worker.tokens for worker in workers),
-            tokens_reads=sum(worker.tokens_reads for worker in workers),
-            reads=sum(worker.reads for worker in workers),
-            errors=[
-                (cause.type if cause.status is None else f"{cause.status} {cause.type}", cause.owner, count)
-                for cause, count in progress.errors.items()
-            ],
-            stamps=sum(worker.stamps for worker in workers),
-            coalesced_stamps=sum(worker.coalesced_stamps for worker in workers),
+            errors=progress.errors,
+            **{name: sum(getattr(worker, name) for worker in workers) for name in _SUMS},
             reports=[worker.report for worker in workers if worker.report is not None],
             lost=[f"Worker {worker.worker} {worker.how}." for worker in lost],
             points=list(self._points),

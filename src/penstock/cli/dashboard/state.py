@@ -107,7 +107,7 @@ def _certify(header: Header, snapshot: Snapshot, ended: int, failed: int) -> Cer
     """Return what the client's own counters say so far. The bounds of the figures need the records of the whole run."""
     if not ended or not snapshot.reports:
         return None
-    client_errors = sum(count for _, owner, count in snapshot.errors if owner == "penstock")
+    client_errors = sum(count for cause, count in snapshot.errors.items() if cause.owner == "penstock")
     counts = RequestCounts(
         completed=ended,
         succeeded=ended - failed,

@@ -132,14 +132,16 @@ def latencies(state: DashboardState, width: int) -> list[Line]:
 
 
 def errors(state: DashboardState, width: int) -> list[Line]:
-    found = sorted(state.snapshot.errors, key=lambda error: -error[2])
+    found = sorted(state.snapshot.errors.items(), key=lambda error: -error[1])
     if not found:
         return [[_dim("None so far")]]
-    counts = max(len(f"{count:,}") for _, _, count in found)
+    counts = max(len(f"{count:,}") for _, count in found)
     room = max(0, width - counts - 2)
     lines: list[Line] = []
-    for cause, owner, count in found:
-        text = f"{cause} ({owner})" if owner and len(cause) + len(owner) + 3 <= room else cause
+    for cause, count in found:
+        text = cause.type if cause.status is None else f"{cause.status} {cause.type}"
+        if cause.owner and len(text) + len(cause.owner) + 3 <= room:
+            text = f"{text} ({cause.owner})"
         lines.append([Part(f"{count:>{counts},}  ", "bold ansi_red"), Part(text[:room])])
     return lines
 
