@@ -16,7 +16,7 @@ from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
-from penstock.metrics.capacity import CapacitySearch, Level, LevelTest, Outcome, Slo, parse_slo
+from penstock.metrics.capacity import CapacitySearch, LoadResult, ObjectiveTest, Outcome, Slo, parse_slo
 
 _MS = 1_000_000
 _SECOND = 1_000_000_000
@@ -80,11 +80,11 @@ def search(server: Server, seed: int) -> Found:
     """Run a search, and return its interval and the requests that it sent."""
     random = Random(seed)
     slo = parse_slo(server.objective)
-    levels = CapacitySearch([slo], server.lowest, server.highest, whole=not server.by_rate)
-    test = LevelTest([slo], server.limit, open_loop=server.by_rate)
+    found = CapacitySearch([slo], server.lowest, server.highest, whole=not server.by_rate)
+    test = ObjectiveTest([slo], server.limit, open_loop=server.by_rate)
     sent = 0
-    while (load := levels.next()) is not None:
-        visit = levels.visit(load)
+    while (load := found.next()) is not None:
+        visit = found.visit(load)
         settle = int(load) if not server.by_rate else 10
         drawn = _outcomes(simulate(server, load, test.max_requests + settle, random), slo)[settle:]
         used, decision = 8, None
@@ -95,9 +95,9 @@ def search(server: Server, seed: int) -> Found:
                 decision = None
         judged = drawn[:used]
         misses = sum(not outcome.met[0] for outcome in judged)
-        levels.add(Level(load, used, (misses,), decision, visit == "last"))
+        found.add(LoadResult(load, used, (misses,), decision, visit == "last"))
         sent += used + settle
-    limit = levels.result().limit
+    limit = found.result().limit
     if limit is None:
         return Found(0.0, math.inf, sent)
     return Found(limit.low, math.inf if limit.high is None else limit.high, sent)

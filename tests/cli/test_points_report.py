@@ -8,17 +8,17 @@ import pytest
 
 from penstock.cli.exit_status import EXIT_FAILED
 from penstock.cli.points_report import search_status
-from penstock.metrics.capacity import Level, SearchOutcome, SearchResult, parse_slo
+from penstock.metrics.capacity import LoadResult, SearchOutcome, SearchResult, parse_slo
 from penstock.runs.run_experiment import FinishedRun
 
 
 @pytest.mark.parametrize(
-    ("levels", "sentence"),
+    ("loads", "sentence"),
     [
-        ([Level(1.0, 20, (20,), "fail", observed=(5.0,))], "No concurrency met the objectives, not even 1.\n"),
+        ([LoadResult(1.0, 20, (20,), "fail", observed=(5.0,))], "No concurrency met the objectives, not even 1.\n"),
         ([], "Nothing was measured.\n"),
         (
-            [Level(1.0, 3, (0,), None, observed=(1.0,)), Level(2.0, 3, (0,), None, observed=(1.0,))],
+            [LoadResult(1.0, 3, (0,), None, observed=(1.0,)), LoadResult(2.0, 3, (0,), None, observed=(1.0,))],
             (
                 "No concurrency could be decided: 3 requests did not suffice to decide the lowest, 1; they are too few or "
                 "cover too short a time.\n"
@@ -26,8 +26,8 @@ from penstock.runs.run_experiment import FinishedRun
         ),
         (
             [
-                Level(1.0, 10_000, (90,), None, unclear=1, observed=(3.0,)),
-                Level(2.0, 90, (90,), "fail", observed=(9.0,)),
+                LoadResult(1.0, 10_000, (90,), None, unclear=1, observed=(3.0,)),
+                LoadResult(2.0, 90, (90,), "fail", observed=(9.0,)),
             ],
             (
                 "No concurrency is known to meet the objectives, and 2 fails: 10,000 requests did not suffice to decide the "
@@ -38,9 +38,9 @@ from penstock.runs.run_experiment import FinishedRun
     ],
 )
 def test_quiet_search_without_a_result_says_so(
-    capsys: pytest.CaptureFixture[str], levels: list[Level], sentence: str
+    capsys: pytest.CaptureFixture[str], loads: list[LoadResult], sentence: str
 ) -> None:
-    result = SearchResult(levels, None, [(1.0,)] * len(levels))
+    result = SearchResult(loads, None, [(1.0,)] * len(loads))
     search = SearchOutcome("concurrency", (parse_slo("p99 time_to_first_token<3"),), result)
     none: Any = None
     assert search_status(FinishedRun(none, none, [], 0), search, quiet=True) == EXIT_FAILED

@@ -37,12 +37,12 @@ def test_search_reports_the_curve_and_the_limit(program: Program, mock: Callable
     assert "The objectives are met up to concurrency 2, the highest that was tried" in easy.out
     assert (easy.folder / "concurrency_2" / "profile_export_aiperf.json").exists()
     page = read_page(str(easy.folder / "report.html"))
-    assert [row[1]["status"] for row in page["levels"]["rows"]] == ["pass", "pass"]
+    assert [row[1]["status"] for row in page["loads"]["rows"]] == ["pass", "pass"]
     assert [f"{run['name']}/report.html" for run in page["runs"]] == [run["href"] for run in page["runs"]]
     again = program.run("report", easy.folder, "--output-dir", easy.folder / "again")
     assert again.status == 0, again
     assert json.loads((easy.folder / "again" / "profile_export_penstock_search.json").read_text()) == found
-    assert read_page(str(easy.folder / "again" / "report.html"))["levels"] == page["levels"]
+    assert read_page(str(easy.folder / "again" / "report.html"))["loads"] == page["loads"]
 
     hard = program.profile(
         server.url,

@@ -8,15 +8,15 @@ from benchmarks.simulated_search import SERVERS
 from benchmarks.simulated_search import search as search_server
 
 from penstock.errors import UserError
-from penstock.metrics.capacity import CapacitySearch, Level, LevelTest, Outcome, isotonic, parse_slo
+from penstock.metrics.capacity import CapacitySearch, LoadResult, ObjectiveTest, Outcome, isotonic, parse_slo
 
 SLO = parse_slo("p99 time_to_first_token<300")
 
 
-def outcomes(level: float, miss_share: float, count: int, rng: np.random.Generator) -> list[Outcome]:
-    """Return requests of `level` slots that take 100 ns each."""
+def outcomes(load: float, miss_share: float, count: int, rng: np.random.Generator) -> list[Outcome]:
+    """Return requests of `load` slots that take 100 ns each."""
     missed = rng.random(count) < miss_share
-    starts = [int(100 * i / level) for i in range(count)]
+    starts = [int(100 * i / load) for i in range(count)]
     return [Outcome(start, start + 100, (not miss,)) for start, miss in zip(starts, missed, strict=True)]
 
 
@@ -26,7 +26,7 @@ _LOOKS = [round(20 * 1.2**k) for k in range(22)]
 def search(capacity: float, seed: int, maximum: int = 128) -> tuple[CapacitySearch, int]:
     """Search for a capacity at which 1 % of the requests miss. Return the search and the number of its requests."""
     rng = np.random.default_rng(seed)
-    found, test = CapacitySearch([SLO], 1, maximum, whole=True), LevelTest([SLO])
+    found, test = CapacitySearch([SLO], 1, maximum, whole=True), ObjectiveTest([SLO])
     sent = 0
     while (value := found.next()) is not None:
         # A queue grows steeply beyond the capacity: the share of misses grows tenfold with 10 % more load.
@@ -36,7 +36,7 @@ def search(capacity: float, seed: int, maximum: int = 128) -> tuple[CapacitySear
         used = next((n for n in _LOOKS if test.decide(drawn[:n], visit) is not None), len(drawn))
         judged = drawn[:used]
         misses = sum(not outcome.met[0] for outcome in judged)
-        found.add(Level(value, used, (misses,), test.decide(judged, visit), visit == "last"))
+        found.add(LoadResult(value, used, (misses,), test.decide(judged, visit), visit == "last"))
         sent += used
     return found, sent
 
@@ -57,27 +57,27 @@ def test_interval_contains_the_capacity_in_nine_of_ten_searches_with_six_tenths_
 @pytest.mark.parametrize(("share", "decision"), [(0.0, "pass"), (0.1, "fail"), (0.001, "pass"), (0.5, "fail")])
 def test_level_is_decided(share, decision):
     rng = np.random.default_rng(1)
-    assert LevelTest([SLO]).decide(outcomes(8, share, 1000, rng)) == decision
+    assert ObjectiveTest([SLO]).decide(outcomes(8, share, 1000, rng)) == decision
 
 
 def test_one_disturbance_of_all_requests_in_flight_does_not_fail_a_level():
     drawn = outcomes(16, 0.0, 600, np.random.default_rng(1))
     disturbed = [o._replace(met=(False,)) if 1000 <= o.start < 1100 else o for o in drawn]
     assert sum(not o.met[0] for o in disturbed) == 16
-    assert LevelTest([SLO]).decide(disturbed) == "pass"
+    assert ObjectiveTest([SLO]).decide(disturbed) == "pass"
 
 
 def test_level_that_becomes_worse_fails_after_its_pass():
     early = outcomes(8, 0.0, 300, np.random.default_rng(1))
     late = [Outcome(o.start + 10_000, o.end + 10_000, (False,)) for o in early[:60]]
-    assert LevelTest([SLO]).decide(early) == "pass"
-    assert LevelTest([SLO]).decide(early + late) == "fail"
+    assert ObjectiveTest([SLO]).decide(early) == "pass"
+    assert ObjectiveTest([SLO]).decide(early + late) == "fail"
 
 
 def test_objectives_are_judged_each():
     slos = [SLO, parse_slo("p90 request_latency<1000")]
     drawn = [o._replace(met=(True, i % 2 == 0)) for i, o in enumerate(outcomes(8, 0.0, 400, np.random.default_rng(1)))]
-    assert LevelTest(slos).decide(drawn) == "fail"
+    assert ObjectiveTest(slos).decide(drawn) == "fail"
 
 
 @pytest.mark.parametrize("server", [each for each in SERVERS if each.limit is None], ids=lambda each: each.name)
@@ -93,34 +93,34 @@ def test_search_against_a_simulated_server_accepts_no_load_beyond_its_capacity(s
 def test_rate_at_which_completions_fall_behind_fails_although_all_requests_meet_the_objective():
     """100 requests per second arrive, and 80 are completed. The limit is far away."""
     drawn = [Outcome(i * 10_000_000, i * 12_500_000 + 12_500_000, (True,)) for i in range(400)]
-    assert LevelTest([SLO], open_loop=True).decide(drawn, "last") == "fail"
-    assert LevelTest([SLO], open_loop=False).decide(drawn, "last") is None
+    assert ObjectiveTest([SLO], open_loop=True).decide(drawn, "last") == "fail"
+    assert ObjectiveTest([SLO], open_loop=False).decide(drawn, "last") is None
 
 
 def test_level_shows_the_visit_that_decided():
     found = CapacitySearch([SLO], 1, 4, whole=True)
-    found.add(Level(1, 300, (150,), "fail", observed=(500.0,)))
-    found.add(Level(1, 700, (0,), "pass", is_final=True, observed=(100.0,)))
-    (level,) = found.result().levels
-    assert (level.requests, level.misses, level.observed) == (700, (0,), (100.0,))
-    assert level.requests_before == 300
-    assert level.changed
+    found.add(LoadResult(1, 300, (150,), "fail", observed=(500.0,)))
+    found.add(LoadResult(1, 700, (0,), "pass", is_final=True, observed=(100.0,)))
+    (load,) = found.result().loads
+    assert (load.requests, load.misses, load.observed) == (700, (0,), (100.0,))
+    assert load.requests_before == 300
+    assert load.changed
 
 
 def test_level_that_two_visits_decide_differently_by_chance_is_not_called_changed():
     found = CapacitySearch([SLO], 1, 4, whole=True)
-    found.add(Level(1, 256, (2,), "pass"))
-    found.add(Level(1, 700, (16,), "fail", is_final=True))
-    assert not found.result().levels[0].changed
+    found.add(LoadResult(1, 256, (2,), "pass"))
+    found.add(LoadResult(1, 700, (16,), "fail", is_final=True))
+    assert not found.result().loads[0].changed
 
 
 def test_lowest_level_of_a_server_that_warms_up_is_visited_until_it_does_not_improve():
     found = CapacitySearch([SLO], 1, 4, whole=True)
     for requests, misses in ((3, 3), (30, 20), (60, 5)):
         assert found.next() == 1
-        found.add(Level(1, requests, (misses,), "fail", is_final=requests > 3))
+        found.add(LoadResult(1, requests, (misses,), "fail", is_final=requests > 3))
     assert found.next() == 1
-    found.add(Level(1, 400, (0,), "pass", is_final=True))
+    found.add(LoadResult(1, 400, (0,), "pass", is_final=True))
     assert found.next() == 2
 
 
@@ -137,20 +137,20 @@ def test_lowest_level_fails_only_after_its_last_visit():
     """The first requests to a server that has just started may be slow."""
     found = CapacitySearch([SLO], 1, 4, whole=True)
     assert (found.next(), found.visit(1)) == (1, "first look")
-    found.add(Level(1, 3, (3,), "fail"))
+    found.add(LoadResult(1, 3, (3,), "fail"))
     assert (found.next(), found.visit(1)) == (1, "last")
-    found.add(Level(1, 300, (0,), "pass", is_final=True))
+    found.add(LoadResult(1, 300, (0,), "pass", is_final=True))
     assert found.next() == 2
     for misses in (10, 20):
         found = CapacitySearch([SLO], 1, 4, whole=True)
-        found.add(Level(1, misses, (misses,), "fail", is_final=misses == 20))
+        found.add(LoadResult(1, misses, (misses,), "fail", is_final=misses == 20))
         assert found.next() == (None if misses == 20 else 1)
 
 
 def test_rates_stay_within_the_range():
     found = CapacitySearch([SLO], 1003.5, 1026, whole=False)
     assert found.next() == 1003.5
-    found.add(Level(1003.5, 300, (0,), "pass"))
+    found.add(LoadResult(1003.5, 300, (0,), "pass"))
     assert found.next() == 1026
 
 

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.metrics.concurrency import count_levels
+from penstock.metrics.concurrency import count_overlaps
 from penstock.metrics.statistics import Column
 from support.scratch import SCRATCH
 
@@ -13,7 +13,7 @@ def levels_of(spans, **limits):
     for start, end in spans:
         starts.append(start)
         ends.append(end)
-    return count_levels(starts, ends, SCRATCH, **limits)
+    return count_overlaps(starts, ends, SCRATCH, **limits)
 
 
 def concurrency(spans):

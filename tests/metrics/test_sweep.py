@@ -19,7 +19,7 @@ def values(variations: list[VariationFigures]) -> list[float]:
 
 def test_pareto_front_has_the_points_that_none_beats() -> None:
     sweep = group_runs(
-        [point(1, 10, 5), point(2, 20, 5), point(4, 40, 8), point(8, 39, 9), point(16, 41, 30)], level=0.95
+        [point(1, 10, 5), point(2, 20, 5), point(4, 40, 8), point(8, 39, 9), point(16, 41, 30)], confidence=0.95
     )
     assert values(pareto_optimal(sweep)) == [2, 4, 16]
     assert {best.name: best.variation.parameters["concurrency"] for best in best_points(sweep)} == {
@@ -29,20 +29,20 @@ def test_pareto_front_has_the_points_that_none_beats() -> None:
 
 
 def test_failed_points_are_neither_best_nor_optimal() -> None:
-    sweep = group_runs([point(1, 10, 5), point(2, 99, 1, error="All 10 requests failed.")], level=0.95)
+    sweep = group_runs([point(1, 10, 5), point(2, 99, 1, error="All 10 requests failed.")], confidence=0.95)
     assert values(pareto_optimal(sweep)) == [1]
     assert {best.variation.parameters["concurrency"] for best in best_points(sweep)} == {1}
     assert [len(each.usable) for each in sweep] == [1, 0]
 
 
 def test_runs_of_a_variation_are_averaged() -> None:
-    sweep = group_runs([point(1, 10, 5), point(1, 20, 7)], level=0.95)
+    sweep = group_runs([point(1, 10, 5), point(1, 20, 7)], confidence=0.95)
     assert sweep[0].figures["request_throughput_avg"].mean == 15
     assert values(pareto_optimal(sweep)) == [1]
 
 
 def test_saturation_is_the_lowest_concurrency_with_nearly_the_highest_throughput() -> None:
-    sweep = group_runs([point(1, 10, 5), point(8, 80, 5), point(10, 96, 6), point(16, 100, 9)], level=0.95)
+    sweep = group_runs([point(1, 10, 5), point(8, 80, 5), point(10, 96, 6), point(16, 100, 9)], confidence=0.95)
     found = saturation(sweep)
     assert found is not None
     assert found.parameters == {"concurrency": 10}

@@ -5,11 +5,11 @@ import json
 import msgspec
 import pytest
 
-from penstock.metrics.capacity import CapacitySearch, Level, SearchOutcome, parse_slo
+from penstock.metrics.capacity import CapacitySearch, LoadResult, SearchOutcome, parse_slo
 from penstock.metrics.experiment import RunFigures, group_runs
 from penstock.metrics.statistics import Stats
 from penstock.reports.runs_page import RunLink, comparison_document, experiment_document
-from penstock.reports.search_page import level_table, limit_cards, limit_sentence, search_notes
+from penstock.reports.search_page import limit_cards, limit_sentence, load_table, search_notes
 from penstock.settings.schema import ExperimentSettings
 from support.runs import make_settings
 
@@ -96,9 +96,9 @@ def test_changed_settings_are_listed_for_one_run_of_each_point():
 def search():
     slos = (parse_slo("p90 time_to_first_token<50"), parse_slo("request_error_rate<2"))
     found = CapacitySearch(slos, 1, 8, whole=True)
-    found.add(Level(2, 200, (0, 0), "pass", observed=(20.0, 0.0)))
-    found.add(Level(4, 300, (15, 0), "pass", observed=(40.0, 0.0)))
-    found.add(Level(8, 30, (20, 3), "fail", observed=(90.0, 10.0)))
+    found.add(LoadResult(2, 200, (0, 0), "pass", observed=(20.0, 0.0)))
+    found.add(LoadResult(4, 300, (15, 0), "pass", observed=(40.0, 0.0)))
+    found.add(LoadResult(8, 30, (20, 3), "fail", observed=(90.0, 10.0)))
     return SearchOutcome("concurrency", slos, found.result())
 
 
@@ -111,8 +111,8 @@ def test_search_shows_limit_decisions_and_objectives(search):
     assert (limit["value"], limit["more"][0]) == ("4", "4 passes, 8 fails")
     assert rate == {"label": "Requests/s at concurrency 4", "value": 18, "more": []}
     assert document["conclusions"] == [limit_sentence(search)]
-    assert document["levels"]["columns"][3:5] == ["Time to First Token p90 < 50 ms", "misses (allowed 10 %)"]
-    assert document["levels"]["rows"][1] == ["concurrency 4", {"status": "pass"}, 300, 40, "15 (5 %)", 0, "0 (0 %)", ""]
+    assert document["loads"]["columns"][3:5] == ["Time to First Token p90 < 50 ms", "misses (allowed 10 %)"]
+    assert document["loads"]["rows"][1] == ["concurrency 4", {"status": "pass"}, 300, 40, "15 (5 %)", 0, "0 (0 %)", ""]
     figure, misses, failed = document["charts"][:3]
     assert figure["x"] == misses["x"] == [2, 4, 8]
     assert figure["series"][0]["values"] == [20, 40, 90]
@@ -129,7 +129,7 @@ def test_search_shows_limit_decisions_and_objectives(search):
 
 def test_search_shows_the_certificates_of_the_loads_that_decided(search):
     distorted = search._replace(certificates={4.0: "INVALID", 8.0: "VALID"})
-    assert [row[-1] for row in level_table(distorted)["rows"]] == ["", "INVALID", "VALID"]
+    assert [row[-1] for row in load_table(distorted)["rows"]] == ["", "INVALID", "VALID"]
     (note,) = search_notes(distorted)
     assert "concurrency 4" in note
     assert "INVALID" in note
@@ -138,7 +138,7 @@ def test_search_shows_the_certificates_of_the_loads_that_decided(search):
 def test_search_without_a_level_that_passes_has_no_limit():
     slos = (parse_slo("p90 time_to_first_token<5"),)
     found = CapacitySearch(slos, 1, 8, whole=True)
-    found.add(Level(1, 30, (30,), "fail", observed=(20.0,)))
+    found.add(LoadResult(1, 30, (30,), "fail", observed=(20.0,)))
     (card,) = limit_cards(SearchOutcome("concurrency", slos, found.result()), [])
     assert card["value"] == "none"
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from penstock.cli.profile import COMMAND_LINE
 from penstock.errors import UserError
-from penstock.metrics.capacity import LevelTest, parse_slo
+from penstock.metrics.capacity import ObjectiveTest, parse_slo
 from penstock.records.log import LogWriter
 from penstock.records.record import Record
 from penstock.records.worker_report import WorkerReport
@@ -47,7 +47,7 @@ class Simulation:
         self._now = 0
         self._phase = -1
         self.sent = 0
-        self.levels: list[Point] = []
+        self.loads: list[Point] = []
 
     def run(self, search: Search) -> None:
         points = search.points()
@@ -55,7 +55,7 @@ class Simulation:
             point = next(points)
             while True:
                 self._run(point)
-                self.levels.append(point)
+                self.loads.append(point)
                 assert point.rule is not None
                 point = points.send(PointOutcome(point, None, facts=point.rule.facts()))
         except StopIteration:
@@ -166,7 +166,7 @@ def test_interval_contains_the_capacity(tmp_path: Path, parameter: str, slo: str
         tmp_path, 1, *("--find-max", parameter, "--slo", slo, "--search-min", LOWEST, "--search-max", HIGHEST)
     )
     assert is_contained(search, simulation, truth)
-    assert {"pass", "fail"} <= {level.decision for level in search.result.levels}
+    assert {"pass", "fail"} <= {load.decision for load in search.result.loads}
 
 
 @pytest.mark.slow
@@ -183,26 +183,26 @@ def test_load_changes_while_requests_are_in_flight(tmp_path: Path) -> None:
     """Only a rate that was too high is drained: its queue would be judged at the next rate."""
     slo = ("--slo", "p90 time_to_first_token<250", "--search-min", LOWEST, "--search-max", HIGHEST)
     _, by_concurrency = find(tmp_path / "concurrency", 1, "--find-max", "concurrency", *slo)
-    assert [point.drain for point in by_concurrency.levels] == [True] + [False] * (len(by_concurrency.levels) - 1)
-    ramps = [point.slots for point in by_concurrency.levels[1:] if point.slots is not None]
+    assert [point.drain for point in by_concurrency.loads] == [True] + [False] * (len(by_concurrency.loads) - 1)
+    ramps = [point.slots for point in by_concurrency.loads[1:] if point.slots is not None]
     assert (ramps[0].at(0), ramps[0].at(SECOND)) == (4, 8)
     _, by_rate = find(tmp_path / "rate", 1, "--find-max", "request-rate", *slo)
-    rates = [point.settings.load.rate or 0.0 for point in by_rate.levels]
-    assert [point.drain for point in by_rate.levels] == [True, *(rate > CAPACITY for rate in rates[:-1])]
+    rates = [point.settings.load.rate or 0.0 for point in by_rate.loads]
+    assert [point.drain for point in by_rate.loads] == [True, *(rate > CAPACITY for rate in rates[:-1])]
 
 
 def test_requests_before_those_of_the_last_level_have_ended_are_not_judged(tmp_path: Path) -> None:
     search, simulation = find(
         tmp_path, 1, *("--find-max", "concurrency", "--slo", "p50 time_to_first_token<331", "--search-min", 4)
     )
-    judged = sum(level.requests for level in search.result.levels)
-    assert judged < simulation.sent - sum(int(level.value) for level in search.result.levels)
+    judged = sum(load.requests for load in search.result.loads)
+    assert judged < simulation.sent - sum(int(load.value) for load in search.result.loads)
 
 
 def level_rule(log: Path, objective: str, load: float, visit: Any) -> Any:
     slos = (parse_slo(objective),)
     tail = LogTail(str(log))
-    return search_module._LevelRule(tail, LevelTest(slos), slos, load, search_module._Start(False), visit)
+    return search_module._LoadRule(tail, ObjectiveTest(slos), slos, load, search_module._Start(False), visit)
 
 
 RUNNING: Any = SimpleNamespace(index=0, done=True, progress=SimpleNamespace(workers=()))
@@ -231,13 +231,13 @@ def test_request_that_the_client_may_have_delayed_does_not_decide(tmp_path: Path
         log.record(replace(unclear, start=at * SECOND, end=at * SECOND + 1))
     log.flush()
     assert not rule.is_met(RUNNING)
-    assert rule.level().requests == 0
+    assert rule.result().requests == 0
     for at in range(20, 40):
         log.record(replace(late, start=at * SECOND, end=at * SECOND + 1))
     log.close()
     assert rule.is_met(RUNNING)
-    assert rule.level().decision == "fail"
-    assert rule.level().misses == (20,)
+    assert rule.result().decision == "fail"
+    assert rule.result().misses == (20,)
 
 
 def test_level_does_not_pass_while_slow_requests_are_in_flight(tmp_path: Path) -> None:
@@ -256,5 +256,5 @@ def test_level_does_not_pass_while_slow_requests_are_in_flight(tmp_path: Path) -
     log.close()
     workers = [Progress(ended=len(ends) + 13, oldest=10 * SECOND, report=WorkerReport(0))]
     rule.is_met(SimpleNamespace(index=0, done=False, progress=SimpleNamespace(workers=workers)))
-    assert rule.level().misses == (13,)
-    assert rule.level().requests == 523
+    assert rule.result().misses == (13,)
+    assert rule.result().requests == 523

@@ -64,7 +64,7 @@ def sweep(
 
     A list gives an option several values: `sweep(model="m", concurrency=[1, 8, 64])`. The other options are those of
     `profile`, with `num_profile_runs`, `sweep_type`, `sweep="auto"`, `find_max` and so on. A point that fails does not end the
-    others. `on_point` is called with the result of each point when it ends, but not for the levels of a search, which have
+    others. `on_point` is called with the result of each point when it ends, but not for the loads of a search, which have
     results only after its end.
     """
     parsed = parse_options(options, sweep=True)

@@ -79,7 +79,7 @@ def show(report: ExperimentReport, settings: ExperimentSettings) -> None:
 
 
 def search_status(done: FinishedRun, search: SearchOutcome, *, quiet: bool) -> int:
-    """Print what ended a search early and, if the tables are not shown, why it has no result; return the exit status. Levels
+    """Print what ended a search early and, if the tables are not shown, why it has no result; return the exit status. Loads
     at which requests fail are part of a search."""
     sys.stdout.flush()
     if done.error is not None:

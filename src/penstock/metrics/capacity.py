@@ -28,11 +28,11 @@ from penstock.metrics.trend import kendall
 
 ERROR_RATE = "request_error_rate"
 _ERROR = 0.02
-"""Probability that the test of a level decides wrongly, if the level is not close to the limit."""
+"""Probability that the test of a load decides wrongly, if the load is not close to the limit."""
 _TOLERANCE = 0.1
 """The search ends when the interval is not longer than this share of its lower end."""
 _FIRST_LOOK = 20
-"""While the load still doubles, a level passes after this many requests without a miss."""
+"""While the load still doubles, it passes after this many requests without a miss."""
 _STEP = 0.06
 """Distance, relative to the load, of the loads that are tried beside one that stays undecided."""
 _LAST_ROUNDS, _LAST_REQUESTS, _LAST_CONFIDENCE = 10, 250, 0.95
@@ -54,7 +54,7 @@ _MAX_VISITS = 5
 
 Decision = Literal["pass", "fail"]
 Visit = Literal["first look", "test", "last"]
-"""How thoroughly a level is tested."""
+"""How thoroughly a load is tested."""
 
 
 class Slo(NamedTuple):
@@ -128,8 +128,8 @@ class Outcome(NamedTuple):
     issued: int = 0
 
 
-class LevelTest:
-    """Decides whether a level meets all objectives."""
+class ObjectiveTest:
+    """Decides whether a load meets all objectives."""
 
     def __init__(self, slos: Sequence[Slo], limit: int | None = None, *, open_loop: bool = False) -> None:
         """`limit` is the number of requests after which an undecided load ends. In an open loop, a load at which completions
@@ -142,7 +142,7 @@ class LevelTest:
 
     @property
     def requests_to_pass(self) -> int:
-        """Requests without a miss after which a level passes."""
+        """Requests without a miss after which a load passes."""
         return max(math.ceil(-self._bound / met) for _, met in self._steps)
 
     @property
@@ -154,7 +154,7 @@ class LevelTest:
         return max(least, _MAX_FACTOR * self.requests_to_pass)
 
     def is_exhausted(self, count: int, visit: Visit) -> bool:
-        """Return whether a level that is not decided ends after so many requests."""
+        """Return whether a load that is not decided ends after so many requests."""
         quick = max(_MIN_REQUESTS, _MAX_FACTOR * self.requests_to_pass)
         return count >= (self.max_requests if visit == "last" else min(quick, self.max_requests))
 
@@ -244,8 +244,8 @@ def _rounds(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
     return rounds
 
 
-class Level(msgspec.Struct, frozen=True):
-    """What was observed at a level of load, in the visit that decided."""
+class LoadResult(msgspec.Struct, frozen=True):
+    """What was observed at one load, in the visit that decided."""
 
     value: float
     requests: int
@@ -265,8 +265,8 @@ class Level(msgspec.Struct, frozen=True):
     changed: bool = False
     """An earlier visit decided differently, and by more than chance."""
 
-    def after(self, earlier: Level) -> Level:
-        """Return this visit after an earlier one of the same level."""
+    def after(self, earlier: LoadResult) -> LoadResult:
+        """Return this visit after an earlier one of the same load."""
         differ = {self.decision, earlier.decision} == {"pass", "fail"}
         changed = earlier.changed or (differ and any(map(_differ, self._shares(), earlier._shares())))
         return replace(self, requests_before=earlier.requests_before + earlier.requests, changed=changed)
@@ -286,18 +286,18 @@ class Limit(msgspec.Struct, frozen=True):
     estimate: float
     """Where the monotone fit reaches the allowed share of misses."""
     low: float
-    """The highest level that passed."""
+    """The highest load that passed."""
     high: float | None
-    """The lowest level that failed; None if none did."""
+    """The lowest load that failed; None if none did."""
 
 
 class SearchResult(msgspec.Struct, frozen=True):
-    levels: list[Level]
+    loads: list[LoadResult]
     """In the order of the load."""
     limit: Limit | None
-    """None if no level passed."""
+    """None if no load passed."""
     fitted: list[tuple[float, ...]]
-    """For each level, the monotone fit of the share of misses of each objective."""
+    """For each load, the monotone fit of the share of misses of each objective."""
 
 
 class SearchOutcome(NamedTuple):
@@ -312,88 +312,86 @@ class SearchOutcome(NamedTuple):
 
 
 class CapacitySearch:
-    """Chooses the levels to measure: doubles the load until a level fails, halves the interval, and then visits its ends
+    """Chooses the loads to measure: doubles the load until one fails, halves the interval, and then visits its ends
     again. Beside an end that stays undecided, it tries others, step by step."""
 
     def __init__(self, slos: Sequence[Slo], minimum: float, maximum: float, *, whole: bool) -> None:
-        """`whole` says that levels are whole numbers."""
+        """`whole` says that loads are whole numbers."""
         self._slos = slos
         self._whole = whole
         self._minimum, self._maximum = minimum, maximum
-        self._levels: dict[float, Level] = {}
+        self._loads: dict[float, LoadResult] = {}
         self._visits = 0
         """Visits of the lowest load."""
         self._is_improving = False
 
-    def add(self, level: Level) -> None:
-        before = self._levels.get(level.value)
-        if level.value == self._minimum:
+    def add(self, load: LoadResult) -> None:
+        before = self._loads.get(load.value)
+        if load.value == self._minimum:
             self._visits += 1
             # A server that warms up answers faster at each visit.
-            self._is_improving = before is not None and _improves(before, level)
-        self._levels[level.value] = level if before is None else level.after(before)
+            self._is_improving = before is not None and _improves(before, load)
+        self._loads[load.value] = load if before is None else load.after(before)
 
     def visit(self, value: float) -> Visit:
-        """Return how to visit a level: with a first look while the load still doubles."""
-        if value in self._levels or self._has_undecided_end():
+        """Return how to visit a load: with a first look while loads still double."""
+        if value in self._loads or self._has_undecided_end():
             return "last"
-        return "first look" if all(map(self.passes, self._levels.values())) else "test"
+        return "first look" if all(map(self.passes, self._loads.values())) else "test"
 
     def next(self) -> float | None:
-        """Return the next level to measure; None at the end of the search."""
+        """Return the next load to measure; None at the end of the search."""
         low, high = self._interval(decided=False)
         if low is None:
-            lowest = self._levels.get(self._minimum)
+            lowest = self._loads.get(self._minimum)
             again = lowest is None or not lowest.is_final or (self._is_improving and self._visits < _MAX_VISITS)
             return self._minimum if again else self._refinement()
         if high is None:
             if low < self._maximum:
                 return min(self._maximum, self._rounded(2 * low))
-            return self._refinement() if self._levels[low].is_final else low
+            return self._refinement() if self._loads[low].is_final else low
         narrow = self._is_narrow(low, high) or self._has_undecided_end()
         if not narrow and (middle := self._between(low, high)) is not None:
             return middle
         for end in (low, high):
-            if not self._levels[end].is_final:
+            if not self._loads[end].is_final:
                 return end
         return self._refinement()
 
     def _has_undecided_end(self) -> bool:
-        return any(level.is_final and level.decision is None for level in self._levels.values())
+        return any(load.is_final and load.decision is None for load in self._loads.values())
 
     def result(self) -> SearchResult:
-        levels = [self._levels[value] for value in sorted(self._levels)]
+        loads = [self._loads[value] for value in sorted(self._loads)]
         fits = [
-            isotonic(
-                [level.misses[i] / max(1, level.requests) for level in levels], [level.requests for level in levels]
-            )
+            isotonic([load.misses[i] / max(1, load.requests) for load in loads], [load.requests for load in loads])
             for i in range(len(self._slos))
         ]
         low, high = self._interval(decided=True)
         limit = None
         if low is not None:
             crossings = [
-                _crossing([level.value for level in levels], fit, slo.allowed)
+                _crossing([load.value for load in loads], fit, slo.allowed)
                 for fit, slo in zip(fits, self._slos, strict=True)
             ]
             estimate = max(low, min(crossings))
             limit = Limit(estimate if high is None else min(estimate, high), low, high)
-        return SearchResult(levels, limit, list(zip(*fits, strict=True)))
+        return SearchResult(loads, limit, list(zip(*fits, strict=True)))
 
-    def passes(self, level: Level) -> bool:
-        """Return the decision, or for an undecided level that of its share of misses."""
-        if level.decision is not None:
-            return level.decision == "pass"
-        return all(misses <= slo.allowed * level.requests for misses, slo in zip(level.misses, self._slos, strict=True))
+    def passes(self, load: LoadResult) -> bool:
+        """Return the decision, or for an undecided load that of its share of misses."""
+        if load.decision is not None:
+            return load.decision == "pass"
+        return all(misses <= slo.allowed * load.requests for misses, slo in zip(load.misses, self._slos, strict=True))
 
     def _interval(self, *, decided: bool) -> tuple[float | None, float | None]:
-        """Return the highest level that passes below the lowest one that fails, and that one. `decided` leaves out levels
+        """Return the highest load that passes below the lowest one that fails, and that one. `decided` leaves out loads
         without a decision and, after a last visit, those without one."""
-        levels = [level for level in self._levels.values() if not decided or level.decision is not None]
-        if decided and any(level.is_final for level in self._levels.values()):
-            levels = [level for level in levels if level.is_final]
-        high = min((level.value for level in levels if not self.passes(level)), default=None)
-        passing = [level.value for level in levels if self.passes(level) and (high is None or level.value < high)]
+        loads = [load for load in self._loads.values() if not decided or load.decision is not None]
+        if decided and any(load.is_final for load in self._loads.values()):
+            loads = [load for load in loads if load.is_final]
+        high = min((load.value for load in loads if not self.passes(load)), default=None)
+        passing = [load.value for load in loads if self.passes(load) and (high is None or load.value < high)]
         return max(passing, default=None), high
 
     def _is_narrow(self, low: float, high: float) -> bool:
@@ -401,15 +399,15 @@ class CapacitySearch:
 
     def _between(self, low: float, high: float) -> float | None:
         middle = self._rounded((low + high) / 2)
-        return None if middle in self._levels or not low < middle < high else middle
+        return None if middle in self._loads or not low < middle < high else middle
 
     def _refinement(self) -> float | None:
-        """Return a level next to the undecided ones, below them and then above them, or a decided end without a last visit."""
+        """Return a load next to the undecided ones, below them and then above them, or a decided end without a last visit."""
         low, high = self._interval(decided=True)
         undecided = [
             value
-            for value, level in self._levels.items()
-            if level.is_final and level.decision is None and (high is None or value < high)
+            for value, load in self._loads.items()
+            if load.is_final and load.decision is None and (high is None or value < high)
         ]
         first = min(undecided, default=high)
         if first is not None and first > self._minimum and (low is None or not self._is_next(low, first)):
@@ -430,14 +428,14 @@ class CapacitySearch:
             value = max(value, -math.inf if above is None else above + 1)
             value = min(value, math.inf if below is None else below - 1)
         inside = (above is None or value > above) and (below is None or value < below)
-        level = self._levels.get(value)
-        return value if inside and (level is None or not level.is_final) else None
+        load = self._loads.get(value)
+        return value if inside and (load is None or not load.is_final) else None
 
     def _rounded(self, value: float) -> float:
         return math.floor(value) if self._whole else float(f"{value:.3g}")
 
 
-def _improves(before: Level, after: Level) -> bool:
+def _improves(before: LoadResult, after: LoadResult) -> bool:
     """Return whether the share of misses of a failed load falls clearly from one visit to the next."""
     pairs = zip(before.misses, after.misses, strict=True)
     return any(b / max(1, after.requests) < 0.8 * a / max(1, before.requests) for a, b in pairs)
@@ -454,12 +452,12 @@ def isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:
     return [value for value, _, count in blocks for _ in range(count)]
 
 
-def _crossing(levels: Sequence[float], fit: Sequence[float], allowed: float) -> float:
-    """Return where the fit exceeds the allowed share, by linear interpolation; the last level if it never does."""
+def _crossing(loads: Sequence[float], fit: Sequence[float], allowed: float) -> float:
+    """Return where the fit exceeds the allowed share, by linear interpolation; the last load if it never does."""
     for i, share in enumerate(fit):
         if share > allowed:
             if not i:
-                return levels[0]
+                return loads[0]
             part = (allowed - fit[i - 1]) / (share - fit[i - 1])
-            return levels[i - 1] + part * (levels[i] - levels[i - 1])
-    return levels[-1]
+            return loads[i - 1] + part * (loads[i] - loads[i - 1])
+    return loads[-1]

@@ -17,7 +17,7 @@ Window = tuple[int, int]
 """Begin and end in ns."""
 
 
-class Levels:
+class Overlaps:
     """How many intervals overlap over time. The events are read in chunks, so that a large file of them takes little memory."""
 
     def __init__(self, events: NDArray[np.int64], chunk: int = _CHUNK) -> None:
@@ -26,13 +26,13 @@ class Levels:
         self._events = events
         self._chunk = chunk
 
-    def _chunks(self, first: int, last: int, level: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    def _chunks(self, first: int, last: int, count: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """Yield the times of the events from `first` to `last`, and the number of intervals after each of them."""
         for begin in range(first, last, self._chunk):
             part = np.array(self._events[begin : min(begin + self._chunk, last)])
             counts = ((part & 1) * 2 - 1).cumsum()
-            counts += level
-            level = int(counts[-1])
+            counts += count
+            count = int(counts[-1])
             # An interval that starts and ends in the same nanosecond makes the number -1 there, for no time.
             yield part >> 1, np.maximum(counts, 0)
 
@@ -43,11 +43,11 @@ class Levels:
         begin, end = window or (int(events[0]) >> 1, int(events[-1]) >> 1)
         first = int(np.searchsorted(events, 2 * begin + 2))
         last = max(first, int(np.searchsorted(events, 2 * end)))
-        level = self._level(first)
+        before = self._count_before(first)
         durations = np.zeros(1)
         at = begin
-        count = max(0, level)
-        for times, counts in self._chunks(first, last, level):
+        count = max(0, before)
+        for times, counts in self._chunks(first, last, before):
             held = np.concatenate(((count,), counts[:-1]))
             edges = np.concatenate(((at,), times))
             durations = _added(durations, _bincount(held, np.diff(edges)))
@@ -55,7 +55,7 @@ class Levels:
         durations = _added(durations, _bincount(np.array((count,)), np.array((end - at,))))
         return weighted_statistics(np.arange(len(durations), dtype=np.float64), durations, unit)
 
-    def _level(self, last: int) -> int:
+    def _count_before(self, last: int) -> int:
         """Return the number of intervals after the first `last` events."""
         step = self._chunk
         starts = sum(int((self._events[at : min(at + step, last)] & 1).sum()) for at in range(0, last, step))
@@ -86,9 +86,9 @@ def _added(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64
     return a
 
 
-def count_levels(
+def count_overlaps(
     starts: Column, ends: Column, scratch: Scratch, in_memory: int = _IN_MEMORY, chunk: int = _CHUNK
-) -> Levels:
+) -> Overlaps:
     """Count the overlapping intervals over time. If there are more events than `in_memory`, they go to a file, whose pages the
     kernel can evict."""
     total = len(starts) + len(ends)
@@ -101,4 +101,4 @@ def count_levels(
             at += len(values)
     # In order of time, and an end before a start at the same time.
     events.sort()
-    return Levels(events, chunk)
+    return Overlaps(events, chunk)

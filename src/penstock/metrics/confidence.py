@@ -35,7 +35,7 @@ class Interval(msgspec.Struct, frozen=True):
         return None if self.ci_high is None else self.ci_high - self.mean
 
 
-def aggregate(runs: Sequence[Mapping[str, Stats]], level: float) -> dict[str, Interval]:
+def aggregate(runs: Sequence[Mapping[str, Stats]], confidence: float) -> dict[str, Interval]:
     """Return the interval of each statistic that all runs have, by AIPerf's names such as `request_latency_p99`."""
     if not runs:
         return {}
@@ -44,11 +44,11 @@ def aggregate(runs: Sequence[Mapping[str, Stats]], level: float) -> dict[str, In
         for name in STATISTICS:
             values = [getattr(run[tag], name) for run in runs if tag in run]
             if len(values) == len(runs) and None not in values:
-                result[f"{tag}_{name}"] = interval(values, level, stats.unit)
+                result[f"{tag}_{name}"] = interval(values, confidence, stats.unit)
     return result
 
 
-def interval(values: Sequence[float], level: float, unit: str = "") -> Interval:
+def interval(values: Sequence[float], confidence: float, unit: str = "") -> Interval:
     """Return the mean with its confidence interval, by Student's t distribution."""
     count = len(values)
     mean = math.fsum(values) / count
@@ -57,12 +57,12 @@ def interval(values: Sequence[float], level: float, unit: str = "") -> Interval:
         return Interval(mean, None, low, high, None, None, None, None, None, unit)
     std = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
     error = std / math.sqrt(count)
-    critical = t_critical(count - 1, level)
+    critical = t_critical(count - 1, confidence)
     cv = abs(std / mean) if mean else None
     return Interval(mean, std, low, high, cv, error, mean - critical * error, mean + critical * error, critical, unit)
 
 
-def t_critical(degrees: int, level: float) -> float:
+def t_critical(degrees: int, confidence: float) -> float:
     """Return the t for which Student's distribution has this probability between -t and t.
 
     The probability is a finite sum for whole degrees of freedom (Abramowitz and Stegun, 26.7.3 and 26.7.4), in the angle
@@ -73,7 +73,7 @@ def t_critical(degrees: int, level: float) -> float:
         angle = (low + high) / 2
         if angle in (low, high):
             return math.tan(angle) * math.sqrt(degrees)
-        if _central_probability(angle, degrees) < level:
+        if _central_probability(angle, degrees) < confidence:
             low = angle
         else:
             high = angle

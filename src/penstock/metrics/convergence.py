@@ -13,10 +13,10 @@ DEFAULT_LIMITS = {"ci_width": 0.1, "cv": 0.05, "distribution": 0.1}
 """Limit of each mode's figure, below which a metric is stable."""
 
 
-def relative_spread(values: Sequence[float], mode: str, level: float) -> float | None:
+def relative_spread(values: Sequence[float], mode: str, confidence: float) -> float | None:
     """Return the spread of a figure over the runs relative to its mean: the width of its confidence interval (`ci_width`) or
     its standard deviation (`cv`). None if the mean is 0."""
-    figure = interval(values, level)
+    figure = interval(values, confidence)
     if not figure.mean or figure.ci_low is None or figure.ci_high is None:
         return None if figure.std else 0.0
     return figure.cv if mode == "cv" else abs((figure.ci_high - figure.ci_low) / figure.mean)

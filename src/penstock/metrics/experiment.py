@@ -44,13 +44,13 @@ class VariationFigures(NamedTuple):
         return [run for run in self.runs if run.error is not None]
 
 
-def group_runs(runs: Sequence[RunFigures], level: float) -> list[VariationFigures]:
+def group_runs(runs: Sequence[RunFigures], confidence: float) -> list[VariationFigures]:
     """Group the runs by variation and compute the figures of each over its runs."""
     groups: dict[int, list[RunFigures]] = {}
     for run in runs:
         groups.setdefault(run.variation, []).append(run)
     result = []
     for _, group in sorted(groups.items()):
-        figures = aggregate([run.metrics for run in group if run.error is None], level)
+        figures = aggregate([run.metrics for run in group if run.error is None], confidence)
         result.append(VariationFigures(group[0].variation_label, group[0].parameters, group, figures))
     return result

@@ -14,7 +14,7 @@ from penstock.metrics.batch import Batch, MeasureTable, Selection
 from penstock.metrics.bounds import FigureBounds, RequestBounds
 from penstock.metrics.catalogue import CATALOGUE, GROUPS
 from penstock.metrics.certificate import RequestCounts
-from penstock.metrics.concurrency import Window, count_levels
+from penstock.metrics.concurrency import Window, count_overlaps
 from penstock.metrics.counts import Counts
 from penstock.metrics.groups.error_adjusted import ADJUSTED
 from penstock.metrics.metric import Measures, PhaseFigures
@@ -268,8 +268,8 @@ class PhaseStats:
         """Return the metrics of requests and tokens over time, for each of these parts of the phase's time."""
         if self.span is None or self._timeline is None:
             return [{} for _ in windows]
-        levels = count_levels(self._starts, self._ends, self._scratch)
-        found = [levels.statistics("requests", window) for window in windows]
+        overlaps = count_overlaps(self._starts, self._ends, self._scratch)
+        found = [overlaps.statistics("requests", window) for window in windows]
         return [
             stats if concurrency is None else {"effective_concurrency": concurrency, **stats}
             for concurrency, stats in zip(found, self._timeline.over(windows, self.span), strict=True)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.metrics.batch import Batch, MeasureTable
-from penstock.metrics.concurrency import Levels, Window, count_levels
+from penstock.metrics.concurrency import Overlaps, Window, count_overlaps
 from penstock.metrics.statistics import Column, Stats, Values, weighted_statistics
 from penstock.metrics.step_grid import StepGrid
 from penstock.scratch import Scratch
@@ -113,15 +113,17 @@ class Timeline:
         bins = [_Bins(self._grid.width, window, whole) for window in windows]
         found: list[dict[str, Stats | None]] = [{} for _ in windows]
         # One after the other, because each takes 16 bytes per request.
-        prefill = self._count(found, "prefill", windows, whole, count_levels(self._starts, self._firsts, self._scratch))
-        decode = self._count(found, "decode", windows, whole, count_levels(self._firsts, self._ends, self._scratch))
+        prefill = self._count(
+            found, "prefill", windows, whole, count_overlaps(self._starts, self._firsts, self._scratch)
+        )
+        decode = self._count(found, "decode", windows, whole, count_overlaps(self._firsts, self._ends, self._scratch))
         phases: dict[str, _Phase] = {}
         if self._inputs_known:
             phases["prefill"] = prefill
         if self._outputs_known and self._has_gaps:
             phases["decode"] = decode
         if len(phases) == 2:
-            busy = self._busy(whole, count_levels(self._starts, self._ends, self._scratch))
+            busy = self._busy(whole, count_overlaps(self._starts, self._ends, self._scratch))
             phases["total"] = _Phase(prefill.tokens + decode.tokens, busy, None)
         for name, phase in phases.items():
             for stats, part in zip(found, bins, strict=True):
@@ -138,12 +140,12 @@ class Timeline:
         name: str,
         windows: Sequence[Window],
         whole: Window,
-        levels: Levels,
+        overlaps: Overlaps,
     ) -> _Phase:
         """Add the concurrency in prefill or decode to the statistics, and return what happened in each bin."""
         for stats, window in zip(found, windows, strict=True):
-            stats[f"effective_{name}_concurrency"] = levels.statistics("requests", window)
-        busy = self._busy(whole, levels)
+            stats[f"effective_{name}_concurrency"] = overlaps.statistics("requests", window)
+        busy = self._busy(whole, overlaps)
         rate, users = _FUNCTIONS[name]
         return _Phase(self._integrals(whole, rate), busy, self._integrals(whole, users))
 
@@ -151,10 +153,10 @@ class Timeline:
         # Sums of many rates leave rounding errors around 0.
         return np.maximum(self._grid.integrals(function, *_bin_range(self._grid.width, window)), 0)
 
-    def _busy(self, window: Window, levels: Levels) -> Values:
+    def _busy(self, window: Window, overlaps: Overlaps) -> Values:
         """Return the nanoseconds of each bin in which there was at least one interval."""
         grid = StepGrid(1, self._grid.width)
-        begins, ends = levels.busy()
+        begins, ends = overlaps.busy()
         grid.add(begins, {0: np.ones(len(begins))})
         grid.add(ends, {0: -np.ones(len(ends))})
         return grid.integrals(0, *_bin_range(grid.width, window))

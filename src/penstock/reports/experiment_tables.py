@@ -27,13 +27,15 @@ def _with_half_width(figure: Interval | None) -> str:
     return f"{figure.mean:,.2f}" if half is None else f"{figure.mean:,.2f} ± {half:,.2f}"
 
 
-def draw_repeated(console: Console, cell: VariationFigures, level: float) -> None:
+def draw_repeated(console: Console, cell: VariationFigures, confidence: float) -> None:
     """Print the figures of repeated runs, and name the runs that failed."""
     from rich.table import Table
 
     usable = len(cell.usable)
     if usable:
-        title = f"Penstock | Mean of {usable} Run{'s' if usable > 1 else ''} ± {100 * level:.4g} % Confidence Interval"
+        title = (
+            f"Penstock | Mean of {usable} Run{'s' if usable > 1 else ''} ± {100 * confidence:.4g} % Confidence Interval"
+        )
         table = Table(title=title, title_style="bold", header_style="bold")
         table.add_column("Metric", justify="right", style="cyan")
         for name in _STATISTICS:
@@ -81,7 +83,7 @@ def draw_sweep(console: Console, variations: Sequence[VariationFigures], *, auto
 
 
 def draw_search(console: Console, search: SearchOutcome) -> None:
-    """Print a row for each level of a search, and the limit with its interval."""
+    """Print a row for each load of a search, and the limit with its interval."""
     from rich.table import Table
     from rich.text import Text
 
@@ -97,10 +99,10 @@ def draw_search(console: Console, search: SearchOutcome) -> None:
         "Certificate",
     ):
         table.add_column(head, justify="right", overflow="fold")
-    for level in search.result.levels:
-        shares = (f"{misses} ({misses / max(1, level.requests):.1%})" for misses in level.misses)
-        verdict = search.certificates.get(level.value, "")
-        table.add_row(f"{level.value:g}", f"{level.requests:,}", *shares, level.decision or "undecided", verdict)
+    for load in search.result.loads:
+        shares = (f"{misses} ({misses / max(1, load.requests):.1%})" for misses in load.misses)
+        verdict = search.certificates.get(load.value, "")
+        table.add_row(f"{load.value:g}", f"{load.requests:,}", *shares, load.decision or "undecided", verdict)
     console.print(table)
     console.print(Text(limit_sentence(search), style="bold"), soft_wrap=True)
     for note in search_notes(search):

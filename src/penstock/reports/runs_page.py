@@ -19,9 +19,9 @@ from penstock.metrics.sweep import best_points, latency_figure, pareto_optimal, 
 from penstock.plural import counted
 from penstock.reports.charts import Chart, Mark, Series, is_wide, numbers
 from penstock.reports.search_page import (
-    level_table,
     limit_cards,
     limit_sentence,
+    load_table,
     objective_charts,
     search_notes,
     search_title,
@@ -88,12 +88,12 @@ def experiment_document(
         "title": ", ".join(settings.models),
         "subtitle": subtitle,
         "version": version,
-        "level": experiment.confidence,
+        "confidence": experiment.confidence,
         "cards": [] if search is None else limit_cards(search, variations),
         "conclusions": _conclusions(variations, settings)
         if search is None
         else [limit_sentence(search), *search_notes(search)],
-        "levels": None if search is None else level_table(search),
+        "loads": None if search is None else load_table(search),
         "overview": _overview(variations),
         "charts": [
             *([] if search is None else objective_charts(search)),
@@ -285,7 +285,7 @@ def _overlay(id_: str, found: Sequence[tuple[str, Mapping[str, Any]]], total: in
     )
 
 
-def _repeated(variations: Sequence[VariationFigures], level: float) -> list[dict[str, Any]]:
+def _repeated(variations: Sequence[VariationFigures], confidence: float) -> list[dict[str, Any]]:
     """Return the figures over repeated runs, with their intervals and their variation."""
     tables = []
     for each in variations:
@@ -297,7 +297,7 @@ def _repeated(variations: Sequence[VariationFigures], level: float) -> list[dict
                 shown = None if cv is None else f"{cv:.1%}"
                 rows.append([label(metric), *map(_cell, cells), shown])
         if rows:
-            title = f"Mean of {counted(len(each.usable), 'run')} with its {100 * level:.4g} % confidence interval"
+            title = f"Mean of {counted(len(each.usable), 'run')} with its {100 * confidence:.4g} % confidence interval"
             name = f"{_name(each)}: " if each.parameters else ""
             tables.append(
                 {

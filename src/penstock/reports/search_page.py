@@ -1,11 +1,11 @@
-"""The parts of the page of a search: the limit, the curve of all levels for each objective, and the levels."""
+"""The parts of the page of a search: the limit, the curve of all loads for each objective, and the loads."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from penstock.metrics.capacity import ERROR_RATE, Level, LevelTest, SearchOutcome, Slo
+from penstock.metrics.capacity import ERROR_RATE, LoadResult, ObjectiveTest, SearchOutcome, Slo
 from penstock.metrics.catalogue import CATALOGUE
 from penstock.metrics.experiment import VariationFigures
 from penstock.metrics.intervals import clopper_pearson
@@ -17,15 +17,15 @@ _AT_LIMIT = (("request_throughput_avg", "Requests/s"), ("output_token_throughput
 
 def search_title(search: SearchOutcome) -> str:
     objectives = " and ".join(slo.text for slo in search.slos)
-    levels = search.result.levels
+    loads = search.result.loads
     judged = counted(_judged(search), "judged request")
-    return f"Search for the largest {_name(search)} with {objectives}: {counted(len(levels), 'level')}, {judged}"
+    return f"Search for the largest {_name(search)} with {objectives}: {counted(len(loads), 'load')}, {judged}"
 
 
 def limit_sentence(search: SearchOutcome) -> str:
     name, result = _name(search), search.result
     limit = result.limit
-    if not result.levels:
+    if not result.loads:
         return "Nothing was measured."
     if limit is None:
         return _no_limit(search)
@@ -39,18 +39,18 @@ def limit_sentence(search: SearchOutcome) -> str:
 
 
 def _judged(search: SearchOutcome) -> int:
-    return sum(level.requests + level.requests_before for level in search.result.levels)
+    return sum(load.requests + load.requests_before for load in search.result.loads)
 
 
 def search_notes(search: SearchOutcome) -> Iterator[str]:
     """Yield what else there is to say about the answer: how it changed with time, and whether the client distorted it."""
     name, limit = _name(search), search.result.limit
-    for level in search.result.levels:
-        if level.changed:
-            earlier = "failed" if level.decision == "pass" else "passed"
-            now = "passed" if level.decision == "pass" else "failed"
+    for load in search.result.loads:
+        if load.changed:
+            earlier = "failed" if load.decision == "pass" else "passed"
+            now = "passed" if load.decision == "pass" else "failed"
             yield (
-                f"The {name} {level.value:g} {earlier} at first and {now} at its last visit: the server warmed up, or it has "
+                f"The {name} {load.value:g} {earlier} at first and {now} at its last visit: the server warmed up, or it has "
                 "two stable states, and which of them it is in depends on the load before."
             )
     for value in () if limit is None else (limit.low, limit.high):
@@ -60,14 +60,14 @@ def search_notes(search: SearchOutcome) -> Iterator[str]:
 
 
 def _no_limit(search: SearchOutcome) -> str:
-    """Return why a search has no limit: its lowest level fails or is not decided."""
-    name, levels = _name(search), search.result.levels
-    lowest = levels[0]
+    """Return why a search has no limit: its lowest load fails or is not decided."""
+    name, loads = _name(search), search.result.loads
+    lowest = loads[0]
     if lowest.decision is not None:
         return f"No {name} met the objectives, not even {lowest.value:g}."
-    failed = next((level for level in levels if level.decision == "fail"), None)
+    failed = next((load for load in loads if load.decision == "fail"), None)
     known = "could be decided" if failed is None else f"is known to meet the objectives, and {failed.value:g} fails"
-    close = any(lowest.misses) and lowest.requests >= LevelTest(search.slos).max_requests
+    close = any(lowest.misses) and lowest.requests >= ObjectiveTest(search.slos).max_requests
     reason = (
         "their misses are too close to the allowed share" if close else "they are too few or cover too short a time"
     )
@@ -79,11 +79,11 @@ def _no_limit(search: SearchOutcome) -> str:
 
 
 def limit_cards(search: SearchOutcome, variations: Sequence[VariationFigures]) -> list[dict[str, Any]]:
-    """Return the limit, and the throughput at the highest level that passed."""
+    """Return the limit, and the throughput at the highest load that passed."""
     name, limit = _name(search), search.result.limit
     label = f"Largest {name} within the objectives"
     if limit is None:
-        return [{"label": label, "value": "none", "more": ["No level passed."]}]
+        return [{"label": label, "value": "none", "more": ["No load passed."]}]
     end = "the highest that was tried" if limit.high is None else f"{limit.high:,g} fails"
     fit = [] if limit.high is None else [f"the fit crosses the limit at {limit.estimate:,.4g}"]
     cards: list[dict[str, Any]] = [
@@ -97,15 +97,15 @@ def limit_cards(search: SearchOutcome, variations: Sequence[VariationFigures]) -
     return cards
 
 
-def level_table(search: SearchOutcome) -> dict[str, Any]:
+def load_table(search: SearchOutcome) -> dict[str, Any]:
     rows = []
-    for level in search.result.levels:
-        row: list[Any] = [f"{_name(search)} {level.value:,g}", {"status": _verdict(level)}, level.requests]
-        for observed, misses in zip(level.observed, level.misses, strict=True):
-            share = 100 * misses / max(1, level.requests)
+    for load in search.result.loads:
+        row: list[Any] = [f"{_name(search)} {load.value:,g}", {"status": _verdict(load)}, load.requests]
+        for observed, misses in zip(load.observed, load.misses, strict=True):
+            share = 100 * misses / max(1, load.requests)
             row += [numbers([observed])[0], f"{misses:,} ({share:.3g} %)"]
-        rows.append([*row, search.certificates.get(level.value, "")])
-    columns = ["Level", "Decision", "Requests judged"]
+        rows.append([*row, search.certificates.get(load.value, "")])
+    columns = ["Load", "Decision", "Requests judged"]
     for slo in search.slos:
         columns += [f"{_subject(slo)} {_goal(slo)}", f"misses (allowed {_allowed(slo):.3g} %)"]
     columns.append("Certificate")
@@ -114,16 +114,16 @@ def level_table(search: SearchOutcome) -> dict[str, Any]:
 
 def objective_charts(search: SearchOutcome) -> Iterator[Chart]:
     """Return two charts for each objective: the figure that it limits, and the share of requests that miss it."""
-    levels, limit = search.result.levels, search.result.limit
-    if len(levels) < 2:
+    loads, limit = search.result.loads, search.result.limit
+    if len(loads) < 2:
         return
     name = _name(search)
-    values = [level.value for level in levels]
+    values = [load.value for load in loads]
     marks = []
     if limit is not None and limit.high is not None:
         marks.append(Mark(limit.estimate, f"limit: {limit.low:,g} to {limit.high:,g}"))
     for i, slo in enumerate(search.slos):
-        subject, decisions = _subject(slo), [_verdict(level) for level in levels]
+        subject, decisions = _subject(slo), [_verdict(load) for load in loads]
         common: dict[str, Any] = {
             "kind": "points",
             "x_label": name,
@@ -134,16 +134,16 @@ def objective_charts(search: SearchOutcome) -> Iterator[Chart]:
         yield Chart(
             id=f"objective-{i + 1}",
             title=f"{subject} by {name}",
-            caption=f"{_goal(slo, 'Objective: ')}. Each point is a level with its decision.",
+            caption=f"{_goal(slo, 'Objective: ')}. Each point is a load with its decision.",
             y_label=_unit(slo),
-            series=[Series(subject, numbers([level.observed[i] for level in levels]), names=decisions)],
+            series=[Series(subject, numbers([load.observed[i] for load in loads]), names=decisions)],
             lines=[Line(slo.limit, _goal(slo, "objective "))],
             **common,
         )
-        shares = [clopper_pearson(level.misses[i], level.requests) for level in levels]
+        shares = [clopper_pearson(load.misses[i], load.requests) for load in loads]
         observed = Series(
             "observed",
-            numbers([100 * level.misses[i] / level.requests for level in levels]),
+            numbers([100 * load.misses[i] / load.requests for load in loads]),
             numbers([100 * low for low, _ in shares]),
             numbers([100 * high for _, high in shares]),
             names=decisions,
@@ -163,8 +163,8 @@ def _name(search: SearchOutcome) -> str:
     return search.parameter.replace("_", " ")
 
 
-def _verdict(level: Level) -> str:
-    return level.decision or "undecided"
+def _verdict(load: LoadResult) -> str:
+    return load.decision or "undecided"
 
 
 def _allowed(slo: Slo) -> float:

@@ -1,6 +1,6 @@
 """A search for the largest load that meets service level objectives, as an experiment: one run, in which the load changes while
-requests are in flight. Each request belongs to the level at which it was sent. Those that were sent before the requests of the
-level before had ended are not judged.
+requests are in flight. Each request belongs to the load at which it was sent. Those that were sent before the requests of the
+load before had ended are not judged.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from penstock.metrics.capacity import (
     ERROR_RATE,
     CapacitySearch,
     Decision,
-    Level,
-    LevelTest,
+    LoadResult,
+    ObjectiveTest,
     Outcome,
     SearchOutcome,
     SearchResult,
@@ -51,39 +51,39 @@ _GROWING_SPANS = 5
 """A rate at which latencies grow has to pass for this many times the usual span."""
 _MIN_LOOK = 8
 _LOOKS: dict[Visit, float] = {"first look": 0.1, "test": 0.1, "last": 0.25}
-"""How far the number of requests grows until a level is judged again, at least by so many. Each look may be wrong."""
+"""How far the number of requests grows until a load is judged again, at least by so many. Each look may be wrong."""
 _TREND_BATCHES = 10
 _TREND = 0.6
 """Kendall's rank correlation of latencies with time above which they grow."""
 
 
 class _Start(NamedTuple):
-    """How a level begins."""
+    """How a load begins."""
 
     continues: bool
-    """Requests of the level before are still in flight."""
+    """Requests of the load before are still in flight."""
     ramp_s: float = 0.0
-    """Time in which the number of requests in flight moves to that of the level."""
+    """Time in which the number of requests in flight moves to that of the load."""
     settle: int = 0
-    """Requests at the start of the level that are not judged, because the server was empty."""
+    """Requests at the start of the load that are not judged, because the server was empty."""
 
 
-class _LevelRule:
-    """Ends a level when its test has decided, or when its requests do not suffice."""
+class _LoadRule:
+    """Ends a load when its test has decided, or when its requests do not suffice."""
 
     kind = SEARCH_LOAD
 
     def __init__(
         self,
         tail: LogTail,
-        test: LevelTest,
+        test: ObjectiveTest,
         slos: tuple[Slo, ...],
         value: float,
         start: _Start,
         visit: Visit,
         span_s: float = 0.0,
     ) -> None:
-        """`tail` reads the log for all levels of a search. A level passes only if the start times of the requests that are
+        """`tail` reads the log for all loads of a search. A load passes only if the start times of the requests that are
         judged cover `span_s`."""
         self._span_ns = round(span_s * 1e9)
         self._slos = slos
@@ -95,7 +95,7 @@ class _LevelRule:
         self._phase = -1
         self._polled = 0
         self._next_look = 0
-        """Requests after which the level is judged again. They grow by a constant factor, so that judging takes a constant
+        """Requests after which the load is judged again. They grow by a constant factor, so that judging takes a constant
         time for each request."""
         self._outcomes: list[Outcome] = []
         self._unclear: list[int] = []
@@ -104,7 +104,7 @@ class _LevelRule:
         self._unmeasured = [slo for slo in slos if slo.metric != ERROR_RATE]
         """Objectives for a metric that no successful request has had."""
         self._before = 0
-        """End of the last request of an earlier level."""
+        """End of the last request of an earlier load."""
         self._judged: list[Outcome] = []
         self._decision: Decision | None = None
 
@@ -123,7 +123,7 @@ class _LevelRule:
         exhausted = self._test.is_exhausted(len(self._judged), self._visit)
         return self._decision is not None or (exhausted and self._covers_span(spans))
 
-    def level(self) -> Level:
+    def result(self) -> LoadResult:
         """Return what was observed up to the decision."""
         judged = self._judged
         misses = tuple(sum(not outcome.met[i] for outcome in judged) for i in range(len(self._slos)))
@@ -131,7 +131,7 @@ class _LevelRule:
         observed = tuple(
             slo.observed([outcome.values[i] for outcome in judged]) for i, slo in enumerate(self._slos) if judged
         )
-        return Level(self._value, len(judged), misses, self._decision, self._visit == "last", unclear, observed)
+        return LoadResult(self._value, len(judged), misses, self._decision, self._visit == "last", unclear, observed)
 
     def check_measured(self) -> None:
         """Raise UserError if requests have succeeded, but none has the metric of an objective, which all then seem to miss."""
@@ -141,16 +141,16 @@ class _LevelRule:
             raise UserError(f"No reply has {slo.metric}, which --slo '{slo.text}' limits; {advice}.")
 
     def facts(self) -> dict[str, Any]:
-        """Return what the log keeps about the level."""
-        return msgspec.structs.asdict(self.level()) | {"latency_s": self.latency_s}
+        """Return what the log keeps about the load."""
+        return msgspec.structs.asdict(self.result()) | {"latency_s": self.latency_s}
 
     def outcome(self) -> str:
-        level = self.level()
-        decision = {"pass": "passes", "fail": "fails", None: "is not decided"}[level.decision]
+        result = self.result()
+        decision = {"pass": "passes", "fail": "fails", None: "is not decided"}[result.decision]
         misses = " and ".join(
-            f"{count:,} did not meet {slo.text}" for count, slo in zip(level.misses, self._slos, strict=True)
+            f"{count:,} did not meet {slo.text}" for count, slo in zip(result.misses, self._slos, strict=True)
         )
-        return f"{decision}; of {counted(level.requests, 'request')}, {misses}"
+        return f"{decision}; of {counted(result.requests, 'request')}, {misses}"
 
     @property
     def latency_s(self) -> float:
@@ -232,7 +232,7 @@ class Search:
         self._number = 0
         self._visits: dict[float, int] = {}
         self._search = CapacitySearch(slos, *self._range, whole=self._closed_loop)
-        self._test = LevelTest(slos, experiment.level_requests, open_loop=not self._closed_loop)
+        self._test = ObjectiveTest(slos, experiment.level_requests, open_loop=not self._closed_loop)
         self._span_s = 0.0 if self._closed_loop else _span_s(slos)
         self.largest = [self._at(self._range[1])]
         self.settings = replace(self._at(self._range[0]), output=replace(settings.output, folder=folder))
@@ -242,26 +242,26 @@ class Search:
         return self._search.result()
 
     def points(self) -> PointRuns:
-        before: Level | None = None
+        before: LoadResult | None = None
         latency_s = 0.0
         sends = False
         tail = LogTail(os.path.join(self._folder, LOG_FOLDER))
         while (value := self._search.next()) is not None:
             start = self._start(value, before, latency_s, sends=sends)
-            rule = _LevelRule(tail, self._test, self._slos, value, start, self._search.visit(value), self._span_s)
+            rule = _LoadRule(tail, self._test, self._slos, value, start, self._search.visit(value), self._span_s)
             result = yield self._point(value, before, start, rule)
             assert result.facts is not None
             if before is None and not result.from_log:
                 rule.check_measured()
-            before = msgspec.convert(result.facts, Level)
+            before = msgspec.convert(result.facts, LoadResult)
             if not before.requests:
                 return
             self._search.add(before)
             latency_s = min(latency_s or math.inf, result.facts["latency_s"])
             sends = not result.from_log
 
-    def _start(self, value: float, before: Level | None, latency_s: float, *, sends: bool) -> _Start:
-        """Return how a level begins. `sends` says whether requests of the level before can be in flight."""
+    def _start(self, value: float, before: LoadResult | None, latency_s: float, *, sends: bool) -> _Start:
+        """Return how a load begins. `sends` says whether requests of the load before can be in flight."""
         if self._closed_loop:
             return _Start(True, latency_s) if sends else _Start(False, settle=int(value))
         # The queue of a rate that was too high would be judged at the next rate: it shrinks as slowly as the rate is close to
@@ -270,7 +270,7 @@ class Search:
             return _Start(False, settle=round(value * latency_s))
         return _Start(True)
 
-    def _point(self, value: float, before: Level | None, start: _Start, rule: _LevelRule) -> Point:
+    def _point(self, value: float, before: LoadResult | None, start: _Start, rule: _LoadRule) -> Point:
         number, self._number = self._number, self._number + 1
         parameters: dict[str, int | float] = {self._parameter: int(value) if self._closed_loop else value}
         label = variation_label(parameters)
@@ -299,7 +299,7 @@ class Search:
         most = self._test.max_requests
         if self._closed_loop:
             if unlimited:
-                # All levels have the same number, because the size of the dataset depends on it.
+                # All loads have the same number, because the size of the dataset depends on it.
                 load = replace(load, requests=most + 4 * int(self._range[1]))
             load = replace(load, concurrency=int(value))
         else:
@@ -323,8 +323,8 @@ def logged_search(folder: str, settings: ExperimentSettings) -> SearchOutcome | 
     slos = tuple(parse_slo(text) for text in settings.slos)
     search = CapacitySearch(slos, settings.search_min, settings.search_max, whole=settings.find_max == "concurrency")
     for decision in RunLog(folder).decisions(SEARCH_LOAD):
-        if (level := msgspec.convert(decision.values, Level)).requests:
-            search.add(level)
+        if (load := msgspec.convert(decision.values, LoadResult)).requests:
+            search.add(load)
     return SearchOutcome(settings.parameters[0], slos, search.result())
 
 
@@ -345,21 +345,21 @@ def write_search(path: str, search: SearchOutcome) -> None:
         [slo.text for slo in slos],
         limit is not None,
         {} if limit is None else {"estimate": limit.estimate, "low": limit.low, "high": limit.high},
-        sum(level.requests + level.requests_before for level in result.levels),
+        sum(load.requests + load.requests_before for load in result.loads),
         [
             {
-                parameter: level.value,
-                "requests": level.requests,
-                "observed": list(level.observed),
-                "misses": list(level.misses),
-                "unclear_requests": level.unclear,
+                parameter: load.value,
+                "requests": load.requests,
+                "observed": list(load.observed),
+                "misses": list(load.misses),
+                "unclear_requests": load.unclear,
                 "fitted_miss_shares": list(fitted),
-                "decision": level.decision or "undecided",
-                "certificate": certificates.get(level.value),
-                "requests_of_earlier_visits": level.requests_before,
-                "changed": level.changed,
+                "decision": load.decision or "undecided",
+                "certificate": certificates.get(load.value),
+                "requests_of_earlier_visits": load.requests_before,
+                "changed": load.changed,
             }
-            for level, fitted in zip(result.levels, result.fitted, strict=True)
+            for load, fitted in zip(result.loads, result.fitted, strict=True)
         ],
     )
     with open(path, "wb") as file:

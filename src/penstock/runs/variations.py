@@ -109,7 +109,7 @@ class _Stability:
         self._metric = metric = settings.convergence_metric or ""
         self._statistic = settings.convergence_stat
         self._mode = settings.convergence_mode
-        self._level = settings.confidence
+        self._confidence = settings.confidence
         limit = settings.convergence_limit
         self._limit = DEFAULT_LIMITS[self._mode] if limit is None else limit
         if metric not in CATALOGUE:
@@ -130,5 +130,5 @@ class _Stability:
             runs = [summary.compared_values for summary in summaries]
             earlier = np.concatenate(runs[:-1])
             return bool(len(earlier) and len(runs[-1])) and distance(earlier, runs[-1]) <= self._limit
-        spread = relative_spread(values, self._mode, self._level)
+        spread = relative_spread(values, self._mode, self._confidence)
         return spread is not None and spread <= self._limit

@@ -576,7 +576,7 @@ function figureText(cell) {
 function uncertainty(cell) {
   const lines = [];
   if (hasBounds(cell)) lines.push(element("small", { class: "bounds" }, "bounds " + range(cell.bounds)));
-  if (cell.interval) lines.push(element("small", { class: "interval" }, `${Number((100 * (data.level || 0.95)).toPrecision(4))} % ` + range(cell.interval)));
+  if (cell.interval) lines.push(element("small", { class: "interval" }, `${Number((100 * (data.confidence || 0.95)).toPrecision(4))} % ` + range(cell.interval)));
   return lines;
 }
 
@@ -755,12 +755,12 @@ function runsPage() {
     "",
     cards.length ? element("div", { class: "cards" }, cards) : null,
     panel,
-    data.levels ? runsTable("Levels", data.levels) : runsTable("All runs", data.overview),
+    data.loads ? runsTable("Loads", data.loads) : runsTable("All runs", data.overview),
     notesPanel(data.notes),
   );
   if (data.charts.length) section("charts", "Charts", "Charts", "", grid(data.charts));
-  if (data.levels) {
-    section("levels", "All requests of each level", "Levels", "Also the first requests, which no decision counts.", runsTable("All requests of each level", data.overview));
+  if (data.loads) {
+    section("loads", "All requests of each load", "Loads", "Also the first requests, which no decision counts.", runsTable("All requests of each load", data.overview));
   }
   if (data.differences.length) {
     section(
