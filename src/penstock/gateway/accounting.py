@@ -23,18 +23,6 @@ _IDENTIFIER = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 class Accounting:
     """Fills in the ledger entry of a request. Its phases add up to the total time."""
 
-    __slots__ = (
-        "_attempt_running",
-        "_connect_ms",
-        "_dialect",
-        "_guard_ms",
-        "_last_lap",
-        "_phase",
-        "_started_at",
-        "entry",
-        "media_tokens",
-    )
-
     def __init__(self, request_id: str, dialect: Dialect, worker: int) -> None:
         self._started_at = self._last_lap = perf_counter()
         self._phase = "auth"

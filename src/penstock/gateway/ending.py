@@ -16,8 +16,6 @@ def shutting_down() -> Refusal:
 class Ending:
     """Whether one request has to end."""
 
-    __slots__ = ("caller_gone", "shutting_down")
-
     def __init__(self) -> None:
         self.caller_gone = False
         """True if the caller has disconnected, or has stopped reading."""

@@ -40,8 +40,6 @@ def count_values(data: bytes) -> int:
 class _OpenContainer:
     """An open container and the current position in it."""
 
-    __slots__ = ("discarded", "key_or_index", "node", "replaced_at")
-
     def __init__(self, node: Any, replaced_at: int, discarded: bool) -> None:
         self.node = node
         self.key_or_index: Any = 0

@@ -41,8 +41,6 @@ class MemoryBudget:
 class Holding:
     """What one request holds."""
 
-    __slots__ = ("_body", "_budget", "_on_free", "_reply")
-
     def __init__(self, budget: MemoryBudget) -> None:
         self._budget = budget
         self._body = self._reply = 0

@@ -63,29 +63,6 @@ READ_ON_BYTES = 16 << 20
 class GatewayRequest:
     """A request to one of the routes that lead to an upstream."""
 
-    __slots__ = (
-        "_attempt",
-        "_body",
-        "_compiled",
-        "_connection",
-        "_context",
-        "_delivery",
-        "_dialect",
-        "_ending",
-        "_headers",
-        "_holding",
-        "_input_tokens",
-        "_is_abandoned",
-        "_model",
-        "_pause",
-        "_policy",
-        "_quota",
-        "_reader",
-        "_response",
-        "accounting",
-        "request_id",
-    )
-
     def __init__(
         self,
         context: WorkerContext,

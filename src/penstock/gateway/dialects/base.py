@@ -37,8 +37,6 @@ class RequestMembers(msgspec.Struct):
 class Usage:
     """Token counts as the provider reported them."""
 
-    __slots__ = ("cached", "input", "output", "reasoning")
-
     def __init__(self, input_: int, output: int, reasoning: int, cached: int) -> None:
         self.input = input_
         self.output = output
@@ -82,8 +80,6 @@ class Reply(msgspec.Struct):
 class StreamReader:
     """Reads a stream frame by frame; its attributes hold what it has read so far."""
 
-    __slots__ = ("_text", "events", "finish", "id", "sequence", "terminal", "usage", "usage_at_start")
-
     def __init__(self) -> None:
         self._text = TextEstimate()
         self.events = 0
@@ -114,8 +110,6 @@ class StreamReader:
 
 class WholeReplyReader(StreamReader):
     """Reads a whole reply, which is a stream of one frame. `read` raises ValueError if it is not JSON."""
-
-    __slots__ = ("_dialect", "_failed", "_tokens", "unfinished")
 
     def __init__(self, dialect: Dialect) -> None:
         super().__init__()

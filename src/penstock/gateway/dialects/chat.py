@@ -62,8 +62,6 @@ _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 class ChunkReader(StreamReader):
     """Reads a stream of chunks that ends with `[DONE]`."""
 
-    __slots__ = ("_parts",)
-
     def __init__(self) -> None:
         super().__init__()
         self._parts = PartSearch()
@@ -119,8 +117,6 @@ _USUAL_KEYS = frozenset(("index", "delta", "text", "finish_reason", "logprobs"))
 
 class ChunkTexts(EventTexts):
     """Finds the texts in a stream of chunks."""
-
-    __slots__ = ("_fields",)
 
     fields = REPLY
     varying_keys = ("obfuscation",)

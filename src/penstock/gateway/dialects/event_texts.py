@@ -21,8 +21,6 @@ _MAX_IDS = 64
 class EventTexts:
     """Finds the texts in the events of one stream. This class knows no fields; those of the dialects do."""
 
-    __slots__ = ("_clean", "_ids")
-
     fields = FieldMap()
     """The members that any event of the dialect may have."""
     sequence_key: str | None = None

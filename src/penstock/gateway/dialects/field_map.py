@@ -27,8 +27,6 @@ Join = Callable[[list[Any]], list[list[Place]]]
 class FieldMap:
     """The members of an object by name. A list of objects has the map of its members."""
 
-    __slots__ = ("by_type", "join", "members", "others", "string")
-
     def __init__(
         self,
         *bases: FieldMap,

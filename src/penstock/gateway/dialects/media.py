@@ -35,8 +35,6 @@ _GUESSES = ("utf-16-le", "utf-16-be", "cp1252")
 class EncodedText:
     """A text in an encoded value, and how to encode it again."""
 
-    __slots__ = ("_guessed", "_head", "_is_base64", "text")
-
     def __init__(self, text: str, head: str = "", *, is_base64: bool | None, guessed: bool = False) -> None:
         """`is_base64` is False for a percent-encoded text, and None for one that is not encoded."""
         self.text = text

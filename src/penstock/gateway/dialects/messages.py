@@ -67,8 +67,6 @@ _decode_event = msgspec.json.Decoder(_Event).decode
 
 
 class _MessagesReader(StreamReader):
-    __slots__ = ("_first_usage",)
-
     def __init__(self) -> None:
         super().__init__()
         self._first_usage: dict[str, Any] = {}
@@ -159,8 +157,6 @@ _AROUND = {key: FieldMap(_EVENT, nested={key: SKIP}) for key in _PIECES.values()
 
 class _MessagesTexts(EventTexts):
     """Finds the texts in the events of a message. A block may begin with text, which its deltas continue."""
-
-    __slots__ = ()
 
     fields = _EVENT
 

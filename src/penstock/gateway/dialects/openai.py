@@ -89,8 +89,6 @@ class PartSearch:
     """Searches the end of an event that is split into parts for its usage. Quotes within strings are escaped, so a match
     is a member."""
 
-    __slots__ = ("_tail",)
-
     def __init__(self) -> None:
         self._tail = bytearray()
 

@@ -48,8 +48,6 @@ _decode_response = msgspec.json.Decoder(_Response).decode
 
 
 class _ResponsesReader(StreamReader):
-    __slots__ = ("_part_finish", "_parts")
-
     def __init__(self) -> None:
         super().__init__()
         self._parts = PartSearch()
@@ -203,8 +201,6 @@ _USUAL_DELTAS = frozenset(delta for _, delta in _INITIAL_TEXTS.values())
 
 class _ResponsesTexts(EventTexts):
     """Finds the texts in the events of a response."""
-
-    __slots__ = ()
 
     fields = _EVENT
     sequence_key = "sequence_number"

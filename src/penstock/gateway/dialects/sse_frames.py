@@ -22,8 +22,6 @@ _BLANK_BYTES = 3
 class Frame:
     """One event with its original bytes. `data` is None for a frame without data: a comment, a blank line."""
 
-    __slots__ = ("data", "name", "others", "raw")
-
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
         self.others = b""
@@ -94,8 +92,6 @@ class Frame:
 class Part(Frame):
     """A part of a frame that exceeds the limit. It is not parsed, so `data` is None."""
 
-    __slots__ = ("begins", "ends")
-
     def __init__(self, raw: bytes, *, begins: bool, ends: bool) -> None:
         self.raw = raw
         self.name = self.others = b""
@@ -107,8 +103,6 @@ class Part(Frame):
 class RawBytes(Frame):
     """Bytes that are sent as they are, such as events that a guardrail has released."""
 
-    __slots__ = ()
-
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
         self.name = self.others = b""
@@ -117,8 +111,6 @@ class RawBytes(Frame):
 
 class WholeReply(RawBytes):
     """A whole reply, as the only frame of a stream."""
-
-    __slots__ = ()
 
     def __init__(self, body: bytes) -> None:
         super().__init__(body)
@@ -131,8 +123,6 @@ def joined(frames: list[Frame]) -> bytes:
 
 class Frames:
     """The parser. A frame larger than `limit` bytes is returned in parts."""
-
-    __slots__ = ("_buffer", "_has_cr", "_in_parts", "_searched", "ended", "limit")
 
     def __init__(self, limit: int = FRAME_BYTES) -> None:
         self.limit = limit

@@ -67,8 +67,6 @@ _MAX_DEPTH = 16
 class TextRef:
     """A string, key or number in a JSON body: its container and key, and its replacement if it is masked."""
 
-    __slots__ = ("container", "key", "kind", "replacement", "source", "text")
-
     def __init__(self, container: Any, key: Any, text: str, source: str, kind: Kind = TEXT) -> None:
         self.container = container
         self.key = key
@@ -85,8 +83,6 @@ class TextRef:
 class EncodedRef(TextRef):
     """An encoded text, such as the data of a file; `text` is decoded."""
 
-    __slots__ = ("_encoded",)
-
     def __init__(self, container: Any, key: Any, encoded: EncodedText, source: str) -> None:
         super().__init__(container, key, encoded.text, source, FILE)
         self._encoded = encoded
@@ -98,8 +94,6 @@ class EncodedRef(TextRef):
 class JoinedText:
     """A text in parts, each of which consists of one or more strings. Each part is searched, and so are the parts joined."""
 
-    __slots__ = ("parts",)
-
     def __init__(self, parts: list[list[TextRef]]) -> None:
         self.parts = parts
 
@@ -109,8 +103,6 @@ InspectedText = TextRef | JoinedText
 
 class Texts:
     """The texts of a body or an event."""
-
-    __slots__ = ("complete", "ended", "pieces", "switched", "tokens")
 
     def __init__(self) -> None:
         self.complete: list[InspectedText] = []

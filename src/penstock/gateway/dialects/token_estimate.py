@@ -36,8 +36,6 @@ def _eighths(text: str) -> int:
 class TextEstimate:
     """The estimate of a text that arrives in pieces. It does not depend on where the text is split."""
 
-    __slots__ = ("_eighths",)
-
     def __init__(self) -> None:
         self._eighths = 0
 

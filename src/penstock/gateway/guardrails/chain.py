@@ -50,8 +50,6 @@ class Blocked(Exception):
 class Rule:
     """One detector or regular expression of a guardrail."""
 
-    __slots__ = ("blocks", "finder", "guardrail", "order", "token")
-
     def __init__(
         self, guardrail: Guardrail, finder: Finder | RegexFinder, *, order: int, blocks: bool, token: str
     ) -> None:
@@ -92,8 +90,6 @@ class Rule:
 class Guardrail:
     """One compiled guardrail."""
 
-    __slots__ = ("enforced", "literals", "name", "order", "rules")
-
     def __init__(self, name: str, *, order: int, enforced: bool) -> None:
         self.name = name
         self.order = order
@@ -119,8 +115,6 @@ class Guardrail:
 class Folder:
     """Folds the case of a text piece by piece, and collapses runs of white space, for literals that are phrases."""
 
-    __slots__ = ("_ends_in_space",)
-
     def __init__(self) -> None:
         self._ends_in_space = False
 
@@ -138,8 +132,6 @@ class Folder:
 
 class LiteralMatcher:
     """The folded literals of several guardrails, in one automaton."""
-
-    __slots__ = ("_collapses", "guardrails_of", "literals", "max_length", "separator")
 
     def __init__(self, guardrails: Sequence[Guardrail]) -> None:
         entries = [(literal, guardrail) for guardrail in guardrails for literal in guardrail.literals]
@@ -186,8 +178,6 @@ def _spellings(literal: str) -> set[str]:
 
 class Chain:
     """Compiled guardrails that inspect the same texts (see `compile_guardrails`)."""
-
-    __slots__ = ("context", "enforced", "guardrails", "literals", "numeric_rules", "rules", "supports_window")
 
     def __init__(self, guardrails: Sequence[Guardrail]) -> None:
         self.guardrails = guardrails

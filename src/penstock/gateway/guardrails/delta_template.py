@@ -18,8 +18,6 @@ _Kind = Literal["text", "number", "padding"]
 class DeltaTemplate:
     """The bytes that the delta events of one text have in common."""
 
-    __slots__ = ("_end", "_parts")
-
     def __init__(self, parts: list[tuple[bytes, _Kind, bytes]], end: bytes) -> None:
         self._parts = parts
         """Constant bytes, the value that follows them, and the byte that ends the value."""

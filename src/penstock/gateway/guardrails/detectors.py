@@ -67,8 +67,6 @@ class _Detector:
     A match cannot start with a character in `non_initial`. `validate` returns the end of a match, or None to reject it.
     """
 
-    __slots__ = ("_alphabet", "_non_initial", "_regex", "_validate", "max_length", "numeric")
-
     def __init__(
         self,
         pattern: str,
@@ -111,8 +109,6 @@ class _Detector:
 class _PrefixDetector(_Detector):
     """A regex whose matches start with one of a few prefixes. The regex is tried only at their occurrences."""
 
-    __slots__ = ("_prefixes", "_single_prefix")
-
     def __init__(self, pattern: str, *, max_length: int, alphabet: str, prefixes: tuple[str, ...]) -> None:
         super().__init__(pattern, max_length=max_length, alphabet=alphabet)
         self._prefixes = Literals(prefixes)
@@ -147,8 +143,6 @@ class _PrefixDetector(_Detector):
 class _EmailDetector:
     """Finds email addresses from their `@`: a search from the left would try each word of the text."""
 
-    __slots__ = ("max_length", "numeric")
-
     _LOCAL = _ALNUM + "._%+-"
     _ALPHABET = _LOCAL + "@"
     _DOMAIN = regex.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.){1,8}[A-Za-z]{2,24}")
@@ -179,8 +173,6 @@ _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 
 
 class _IpAddressDetector:
-    __slots__ = ("max_length", "numeric")
-
     _ALPHABET = string.hexdigits + ":."
     _V4 = regex.compile(rf"(?<![0-9A-Za-z.]){_OCTET}(?:\.{_OCTET}){{3}}(?![0-9A-Za-z])(?!\.[0-9])", regex.ASCII)
     _V6 = regex.compile(r"(?<![0-9A-Za-z:.])[0-9A-Fa-f:.]{3,46}(?![0-9A-Za-z:.])", regex.ASCII)
@@ -236,8 +228,6 @@ class _IpAddressDetector:
 
 
 class _PrivateKeyDetector:
-    __slots__ = ("max_length", "numeric")
-
     _BEGIN = "-----BEGIN "
     _HEAD = regex.compile(r"-----BEGIN (?:[A-Z0-9]{1,16} ){0,2}PRIVATE KEY(?: BLOCK)?-----")
     _END = regex.compile(r"-----END (?:[A-Z0-9]{1,16} ){0,2}PRIVATE KEY(?: BLOCK)?-----")

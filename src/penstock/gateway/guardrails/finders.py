@@ -32,8 +32,6 @@ class RegexFinder:
     matches may be missed.
     """
 
-    __slots__ = ("_grouped", "_regex", "_skip_time_limit", "max_length", "numeric")
-
     def __init__(self, pattern: str, max_length: int | None) -> None:
         self._regex = regex.compile(pattern)
         self._grouped = self._regex.groups > 0

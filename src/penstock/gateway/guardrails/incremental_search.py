@@ -28,22 +28,6 @@ _NO_MASKS: list[tuple[int, int, Rule]] = []
 class IncrementalSearch:
     """The search of one form of a text: its last characters, and how far each rule has searched them."""
 
-    __slots__ = (
-        "_budgets",
-        "_chain",
-        "_cursors",
-        "_fold",
-        "_match_counts",
-        "_source",
-        "_suffix",
-        "base",
-        "decided",
-        "end",
-        "folded_decided",
-        "folded_end",
-        "text",
-    )
-
     def __init__(self, chain: Chain, match_counts: MatchCounts, budgets: SearchBudgets, source: str) -> None:
         self._chain = chain
         self._match_counts = match_counts
@@ -171,8 +155,6 @@ class IncrementalSearch:
 class _Piece:
     """A piece of a text, and where it and its normalised form start."""
 
-    __slots__ = ("_source", "_starts", "_text", "start")
-
     def __init__(self, start: int, source: int, text: str) -> None:
         self.start = start
         self._source = source
@@ -188,8 +170,6 @@ class _Piece:
 
 class NormalisedSearch:
     """The search of the normalised form, and the mapping of its positions to the text."""
-
-    __slots__ = ("_ignorables", "_pieces", "search")
 
     def __init__(self, raw: IncrementalSearch) -> None:
         self.search = raw.copy(DELTA + DERIVED)

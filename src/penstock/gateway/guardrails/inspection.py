@@ -32,8 +32,6 @@ class StreamBlocked(Exception):
 class Inspection:
     """The result of inspecting a body. `body` is the inspected body with masks applied, or unchanged if it is blocked."""
 
-    __slots__ = ("blocked_by", "body", "hits", "timed_out")
-
     def __init__(self, body: bytes, hits: list[GuardrailHit], *, blocked_by: str | None, timed_out: bool) -> None:
         self.body = body
         self.hits = hits
@@ -48,8 +46,6 @@ class MatchCounts:
     A stream repeats a text up to four times: in the deltas, in the events that end the text and the item, and in the last
     event. So matches are counted per `source`, and the hit has the largest count.
     """
-
-    __slots__ = ("_counts", "hook")
 
     def __init__(self, hook: Literal["input", "output"]) -> None:
         self.hook = hook

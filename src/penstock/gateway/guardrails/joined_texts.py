@@ -40,8 +40,6 @@ class JoinedSearch:
     Such a match cannot be masked, because the events that end the texts repeat its parts, so it is blocked.
     """
 
-    __slots__ = ("_budgets", "_chain", "_held", "_match_counts", "_parts")
-
     def __init__(self, chain: Chain, match_counts: MatchCounts, budgets: SearchBudgets, tail: str) -> None:
         self._chain = chain
         self._match_counts = match_counts
@@ -126,8 +124,6 @@ class JoinedSearch:
 
 class JoinedTexts:
     """A group of texts, in the order in which they began."""
-
-    __slots__ = ("_budgets", "_chain", "_extended", "_last", "_match_counts", "_search")
 
     def __init__(self, chain: Chain, match_counts: MatchCounts, budgets: SearchBudgets) -> None:
         self._chain = chain

@@ -21,8 +21,6 @@ grow with the square of a literal's length."""
 class Literals:
     """A set of strings. Finds all their occurrences in a text, including overlapping ones."""
 
-    __slots__ = ("_automaton", "_first_characters", "_max_length", "_max_short", "_prefixes", "_sorted_long", "strings")
-
     def __init__(self, strings: Iterable[str]) -> None:
         self.strings = tuple(dict.fromkeys(strings))
         self._automaton = AhoCorasick(self.strings, store_patterns=False)

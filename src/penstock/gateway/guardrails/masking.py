@@ -11,8 +11,6 @@ from __future__ import annotations
 class Masking:
     """The spans of a text to mask, and the state of applying them."""
 
-    __slots__ = ("_covered", "_next", "_sorted", "_spans")
-
     def __init__(self) -> None:
         self._spans: list[tuple[int, int, int, int, str]] = []
         """(start, order, end, token length, token). Of a match found in several escapings, the least escaped token, which is

@@ -26,8 +26,6 @@ class InspectionTimeout(Exception):
 class SearchBudget:
     """Search time that is left. Free time that one search does not use offsets the excess of another."""
 
-    __slots__ = ("_full", "free_s_per_search", "seconds_left")
-
     def __init__(self, seconds: float, free_s_per_search: float) -> None:
         self._full = self.seconds_left = seconds
         self.free_s_per_search = free_s_per_search
@@ -57,8 +55,6 @@ class SearchBudgets:
     When a budget is spent, a `final` inspection records the timeout in its result; any other raises `InspectionTimeout`
     and has no side effects.
     """
-
-    __slots__ = ("_enforced", "_monitored", "final")
 
     def __init__(self, seconds: float, *, final: bool = True, stream: bool = False) -> None:
         free = FREE_S_PER_SEARCH if stream else 0.0

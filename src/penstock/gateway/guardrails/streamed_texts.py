@@ -36,29 +36,6 @@ _MAX_TEXTS = 4096
 class StreamedText:
     """One growing text of a stream, and the state of its search."""
 
-    __slots__ = (
-        "_budgets",
-        "_chain",
-        "_checkpoints",
-        "_deferred",
-        "_group",
-        "_held",
-        "_high_surrogate",
-        "_is_json",
-        "_joined",
-        "_match_counts",
-        "_normal",
-        "_only_whitespace",
-        "_raw",
-        "decided",
-        "end",
-        "held_from",
-        "held_whole",
-        "masking",
-        "open",
-        "released",
-    )
-
     def __init__(
         self,
         chain: Chain,
@@ -229,8 +206,6 @@ class StreamedText:
 
 class StreamedTexts:
     """The texts of one stream by address."""
-
-    __slots__ = ("_budgets", "_chain", "_groups", "_joined_group", "_match_counts", "_texts")
 
     def __init__(
         self, chain: Chain, match_counts: MatchCounts, budgets: SearchBudgets, event_texts: EventTexts

@@ -46,8 +46,6 @@ _NAMES = frozenset((b"message", b"error", b"ping", b"done"))
 class Event:
     """A frame and its texts. Data that is not JSON is one plain text."""
 
-    __slots__ = ("_event_texts", "_root", "_source", "frame", "plain", "texts")
-
     def __init__(self, frame: Frame, event_texts: EventTexts) -> None:
         self.frame = frame
         self._event_texts = event_texts
@@ -213,8 +211,6 @@ def _hashable(address: Address) -> Address:
 
 class TextSize:
     """Counts the bytes of text in a stream. A stream repeats its text in other events; those are not counted again."""
-
-    __slots__ = ("_sizes", "largest")
 
     def __init__(self) -> None:
         self._sizes: dict[str, int] = {}

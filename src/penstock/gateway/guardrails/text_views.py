@@ -60,8 +60,6 @@ def escape(text: str) -> str:
 class TextView:
     """A string to search, and the mapping of its positions to the inspected text that it comes from."""
 
-    __slots__ = ("_base", "_parts", "_span", "_starts", "_starts_of", "accepts", "index", "level", "source", "text")
-
     def __init__(
         self,
         text: str,

@@ -42,8 +42,6 @@ _LOOP_SHARE = 0.25
 class _Segment:
     """A piece of a streamed text and its end position in the text."""
 
-    __slots__ = ("address", "end", "own_chunk", "ref", "streamed_text", "text")
-
     def __init__(self, address: Address, streamed_text: StreamedText, ref: TextRef, text: str) -> None:
         self.address = address
         self.streamed_text = streamed_text
@@ -69,8 +67,6 @@ class _Segment:
 
 class _HeldEvent:
     """An event that waits for its segments to be decided."""
-
-    __slots__ = ("event", "segments", "size", "text_size")
 
     def __init__(self, event: Event, segments: list[_Segment]) -> None:
         self.event = event

@@ -17,8 +17,6 @@ from penstock.gateway.replies import invalid_body, too_large
 class BodyReader:
     """The body of one request."""
 
-    __slots__ = ("_holding", "_length", "_max_bytes", "_request", "_task")
-
     def __init__(self, request: web.BaseRequest, holding: Holding, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._holding = holding

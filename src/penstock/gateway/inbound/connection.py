@@ -54,8 +54,6 @@ def sent(*, keep_alive: bool) -> web.StreamResponse:
 class CallerConnection(web.RequestHandler):
     """One connection of a caller."""
 
-    __slots__ = ("_head_timer", "full", "on_disconnect", "on_writable")
-
     def __init__(self, manager: CallerServer, **options: Any) -> None:
         super().__init__(manager, **options)
         self._head_timer: asyncio.TimerHandle | None = None

@@ -13,8 +13,6 @@ _NO_LIMITS = RateLimit()
 class Quota:
     """The reservations of one request. Every one is settled exactly once."""
 
-    __slots__ = ("_limiter", "_reservation", "_settled_tokens", "_slot", "_slot_headers", "_target", "tokens")
-
     def __init__(self, limiter: Limiter) -> None:
         self._limiter = limiter
         self.tokens = 0

@@ -17,8 +17,6 @@ class Reservation:
     of the limiter that created the reservation.
     """
 
-    __slots__ = ("charges", "headers", "id", "owner", "settled", "slots")
-
     def __init__(
         self,
         headers: tuple[tuple[str, str], ...] = (),

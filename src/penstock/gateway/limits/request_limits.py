@@ -37,8 +37,6 @@ def bucket_key(*parts: str) -> bytes:
 class Bucket:
     """What a limit is counted in. `offset` is that of its record in the local table at the last access, or -1."""
 
-    __slots__ = ("high", "key", "layer", "limit", "low", "offset")
-
     def __init__(self, layer: Layer, limit: int, *name: str) -> None:
         self.layer = layer
         self.limit = limit
@@ -50,8 +48,6 @@ class Bucket:
 
 class WindowLimit(Bucket):
     """A limit on requests or tokens per time window."""
-
-    __slots__ = ("limit_text", "per", "tokens", "width")
 
     def __init__(self, layer: Layer, owner: str, unit: Literal["requests", "tokens"], per: str, limit: int) -> None:
         super().__init__(layer, limit, owner, unit, per)
@@ -70,8 +66,6 @@ class WindowLimit(Bucket):
 
 class ConcurrencyLimit(Bucket):
     """A limit on concurrent requests."""
-
-    __slots__ = ()
 
     def __init__(self, layer: Layer, owner: str, limit: int) -> None:
         super().__init__(layer, limit, owner, "concurrency")

@@ -58,8 +58,6 @@ class Source(Protocol):
 class WholeBody:
     """Collects a whole reply, which is one frame."""
 
-    __slots__ = ("_pieces", "held_bytes")
-
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self.held_bytes = 0
@@ -79,21 +77,6 @@ class WholeBody:
 
 class ReplyChain:
     """Passes one reply through its filters."""
-
-    __slots__ = (
-        "_filters",
-        "_held",
-        "_holding",
-        "_last",
-        "_on_block",
-        "_queued",
-        "_reader",
-        "_source",
-        "_starved",
-        "_waiting",
-        "max_bytes",
-        "splitter",
-    )
 
     def __init__(
         self,

@@ -58,8 +58,6 @@ class ModelNames:
     """Replaces the name in a stream, event by event. Most events share their beginning up to the name, which saves
     parsing them."""
 
-    __slots__ = ("_alias", "_head", "_path", "_restored_head")
-
     def __init__(self, alias: str, path: tuple[str, ...] = ("model",)) -> None:
         """`path` leads to the name in an event."""
         self._alias = orjson.dumps(alias)

@@ -39,8 +39,6 @@ class CommonHeaders:
 class ResponseStream:
     """A body that is sent in pieces. `CallerResponse` has written its head."""
 
-    __slots__ = ("_chunked", "_connection", "_ended", "_length", "closed", "sent")
-
     def __init__(self, connection: CallerConnection, length: int | None, *, chunked: bool) -> None:
         self._connection = connection
         self._length = length
@@ -84,17 +82,6 @@ class ResponseStream:
 
 class CallerResponse:
     """Sends the response of one request."""
-
-    __slots__ = (
-        "_common",
-        "_connection",
-        "_extra_headers",
-        "_ids",
-        "_is_head",
-        "_is_http10",
-        "_keeps_alive",
-        "stream",
-    )
 
     def __init__(
         self, common: CommonHeaders, request: web.BaseRequest, id_headers: tuple[str, ...], request_id: str

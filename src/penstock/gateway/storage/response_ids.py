@@ -59,8 +59,6 @@ class ResponseOwner(NamedTuple):
 class _Log:
     """What a lookup has read of a log."""
 
-    __slots__ = ("offset", "owners")
-
     def __init__(self) -> None:
         self.offset = 0
         self.owners: dict[str, ResponseOwner] = {}
@@ -68,8 +66,6 @@ class _Log:
 
 class _Lookup:
     """A lookup that one or more requests wait for."""
-
-    __slots__ = ("task", "waiting")
 
     def __init__(self, task: asyncio.Task[ResponseOwner | None]) -> None:
         self.task = task

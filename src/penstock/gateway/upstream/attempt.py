@@ -37,8 +37,6 @@ Mode = Literal["head", "collect", "feed"]
 class Timeouts:
     """Timeouts of an attempt in seconds; None is no limit."""
 
-    __slots__ = ("connect_s", "silence_s", "total_s")
-
     def __init__(self, connect_s: float | None, total_s: float | None, silence_s: float | None) -> None:
         # The total and silence timeouts include connecting, so connecting cannot take longer.
         self.connect_s = min((limit for limit in (connect_s, total_s, silence_s) if limit is not None), default=None)
@@ -60,30 +58,6 @@ class Receiver(Protocol):
 
 class UpstreamAttempt:
     """One exchange with an upstream."""
-
-    __slots__ = (
-        "_decompressor",
-        "_done",
-        "_end_pending",
-        "_ended_at",
-        "_fed",
-        "_internal_error",
-        "_last_data_at",
-        "_loop",
-        "_make_receiver",
-        "_paused_at",
-        "_plain_pieces",
-        "_read_until",
-        "_receiver",
-        "_started_at",
-        "_stop_after",
-        "_timeouts",
-        "due",
-        "exchange",
-        "headers",
-        "mode",
-        "target",
-    )
 
     def __init__(
         self,

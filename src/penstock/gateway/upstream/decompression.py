@@ -14,8 +14,6 @@ _ANY_HEADER = zlib.MAX_WBITS | 32  # gzip or zlib, by its first bytes
 
 
 class Decompressor:
-    __slots__ = ("_reader", "complete")
-
     def __init__(self) -> None:
         self._reader = zlib.decompressobj(_ANY_HEADER)
         self.complete = True

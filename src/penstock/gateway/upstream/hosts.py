@@ -75,8 +75,6 @@ class _Pool(Pool):
 class _ConnectState:
     """The state of an exchange: the address that is being tried, the untried ones, and the callback for its end."""
 
-    __slots__ = ("_connect_s", "_retries", "deadline", "due", "on_end", "pool", "untried")
-
     def __init__(self, on_end: Callable[[Exchange], None], now: float, connect_s: float) -> None:
         self.on_end = on_end
         self._connect_s = connect_s

@@ -97,8 +97,6 @@ def base_of(key: ProviderKey, provider: str) -> Base | None:
 class Target:
     """A direct model on one route: its host and its request head."""
 
-    __slots__ = ("_forwarded", "_head", "_secrets", "defaults", "host", "key", "model", "renames", "upstream_json")
-
     def __init__(self, model: Model, key: ProviderKey, dialect: Dialect, hosts: Hosts) -> None:
         base = base_of(key, model.provider)
         headers = [(name, value.reveal()) for name, value in key.default_headers]
