@@ -1,11 +1,11 @@
 """Measure the cost of the gateway: requests sent directly and through it in one run, and compared with LiteLLM's proxy.
 
 LiteLLM's recorded figures on two shared cores: 53 requests/s, 17 ms added latency, 11 to 17 s to start, 340 MB. To measure
-it in the same run instead, set REFERENCE_LITELLM to the path of an installed proxy. To compare with another version of
-Penstock, set REFERENCE_PENSTOCK to its program or to a checkout (see `gateway_versions`):
+it in the same run instead, set REFERENCE_LITELLM to the path of an installed proxy (`benchmarks.versions` compares with other
+versions of Penstock):
 
     python -m benchmarks.gateway
-    REFERENCE_LITELLM=/path/to/other/venv/bin/litellm REFERENCE_PENSTOCK=/path/to/checkout python -m benchmarks.gateway
+    REFERENCE_LITELLM=/path/to/other/venv/bin/litellm python -m benchmarks.gateway
 
 On a machine with at least eight cores, gateways, model server and client run on cores of their own.
 """
@@ -296,12 +296,7 @@ def _post(url: str, body: bytes) -> None:
 
 
 def main() -> bool:
-    results = [throughput(), added_latency(), guarded_stream(), liveness()]
-    if os.environ.get("REFERENCE_PENSTOCK"):
-        from benchmarks import gateway_versions
-
-        results.append(gateway_versions.main())
-    return all(results)
+    return all([throughput(), added_latency(), guarded_stream(), liveness()])
 
 
 if __name__ == "__main__":
