@@ -108,7 +108,7 @@ def test_no_line_on_a_pipe_ends_in_spaces(mock, program):
 
 
 def test_quiet_prints_the_reason_of_a_failure(mock, program):
-    outcome = program.profile(mock(error=500).url, "--request-count", 4, "--quiet")
+    outcome = program.profile(mock(error=500).url, "--request-count", 4, "--quiet", command="penstock")
     assert outcome.status == 1
     assert outcome.out == ""
     assert outcome.err.startswith(

@@ -239,7 +239,7 @@ def test_wrong_flag_is_reported_in_one_sentence(program, flags, text):
 
 def test_server_that_stops_during_the_run_causes_connection_errors(mock, program):
     server = mock(ttft=30)
-    running = program.begin(server.url, "--request-count", 200, "--concurrency", 2)
+    running = program.begin(server.url, "--request-count", 200, "--concurrency", 2, command="penstock")
     wait_for(lambda: ended(server) >= 10, what="the first ten requests")
     server.stop()
     outcome = running.wait()

@@ -33,7 +33,9 @@ def check(mock, program, fault: Fault, *flags: Any) -> None:
     """Let half of the requests fail, and check that exactly these are reported as failed."""
     (option, *_) = fault.options
     server = mock(tokens=6, itl=1, seed=3, **fault.options, **{f"{option}_rate": 0.5})
-    outcome = program.profile(server.url, "--request-count", 12, "--concurrency", 12, *flags, *fault.flags)
+    outcome = program.profile(
+        server.url, "--request-count", 12, "--concurrency", 12, *flags, *fault.flags, command="penstock"
+    )
     assert outcome.status == 1, outcome
     server_log = {t["request_id"]: t for t in server.logged_requests()}
     faulty = {request for request, t in server_log.items() if t["fault"]}
@@ -197,7 +199,7 @@ def test_malformed_replies_do_not_end_the_run(capture, program, kind):
             (kind, odd.removeprefix(b"data: ").replace(b"delta", b"message")) for odd in MALFORMED.values()
         ]
     flags = ["--input-file", program.prompts(2), "--tokenizer", "builtin", "--request-count", len(MALFORMED)]
-    outcome = program.profile(capture.url, *flags, texts=None)
+    outcome = program.profile(capture.url, *flags, texts=None, command="penstock")
     assert outcome.status == 1, outcome
     assert len(outcome.records) == len(MALFORMED)
     assert "Traceback" not in outcome.out + outcome.err
@@ -222,7 +224,31 @@ def test_exit_status_depends_on_max_error_rate(mock, program, allowed, status):
 
 def test_one_failed_request_makes_the_exit_status_1_by_default(mock, program):
     server = mock(error=500, error_rate=0.1, seed=4)
-    outcome = program.profile(server.url, "--request-count", 20)
+    outcome = program.profile(server.url, "--request-count", 20, command="penstock")
     failed = sum(1 for t in server.logged_requests() if t["fault"])
     assert failed >= 1
     assert outcome.status == 1
+
+
+def test_aiperf_ends_with_0_if_a_request_succeeds_and_names_the_failures(mock, program):
+    server = mock(error=500, error_rate=0.5, seed=2)
+    outcome = program.profile(server.url, "--request-count", 12)
+    failed = sum(1 for t in server.logged_requests() if t["fault"])
+    assert outcome.status == 0, outcome
+    assert f"WARNING: {failed} of 12 requests failed" in outcome.err
+    assert "500 Internal Server Error" in outcome.err
+
+
+def test_aiperf_ends_with_1_if_no_request_succeeds(mock, program):
+    outcome = program.profile(mock(error=500).url, "--request-count", 3)
+    assert outcome.status == 1, outcome
+    assert "3 of 3 requests failed (100.0%). The reason: 500 Internal Server Error" in outcome.err
+
+
+def test_sweep_of_aiperf_ends_with_0_only_if_each_point_has_a_success(mock, program):
+    server = mock(error=500, error_rate=0.5, seed=2)
+    outcome = program.profile(server.url, "--request-count", 12, "--concurrency", "1,2")
+    assert outcome.status == 0, outcome
+    assert outcome.err.count("WARNING: ") == 2
+    points = json.loads(outcome.text("sweep_aggregate/profile_export_aiperf_sweep.json"))
+    assert points["metadata"]["num_successful_runs"] == 2

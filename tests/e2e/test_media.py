@@ -160,7 +160,9 @@ def test_image_url_refused_by_the_server_is_a_failed_request_with_its_message(
     file = program.folder / "prompts.jsonl"
     file.write_text('{"text": "x", "image": "https://nowhere.invalid/cat.png"}\n{"text": "fine"}\n')
     run = program.profile(
-        mock(tokens=3).url, "--endpoint-type", "responses", "--input-file", file, "--tokenizer", "builtin", texts=None
+        *(mock(tokens=3).url, "--endpoint-type", "responses", "--input-file", file, "--tokenizer", "builtin"),
+        texts=None,
+        command="penstock",
     )
     assert run.status == 1, run
     (error,) = run.errors()

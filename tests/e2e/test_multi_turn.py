@@ -219,6 +219,7 @@ def test_failed_turn_ends_only_its_conversation(mock: Callable[..., MockServer],
             "--concurrency",
             2,
         ),
+        command="penstock",
         texts=None,
     )
     assert run.status == 1, run

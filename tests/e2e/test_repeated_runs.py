@@ -121,7 +121,7 @@ def test_repeated_runs_send_the_same_prompts_and_are_aggregated(
 
 def test_runs_that_fail_are_left_out_and_named(program: Program, mock: Callable[..., MockServer]) -> None:
     server = mock(error=500)
-    done = program.profile(server.url, "--request-count", 4, "--num-profile-runs", 2)
+    done = program.profile(server.url, "--request-count", 4, "--num-profile-runs", 2, command="penstock")
     aggregate = read(done.folder / "aggregate" / "profile_export_aiperf_aggregate.json")
     assert done.status == 1
     assert aggregate["metadata"]["num_successful_runs"] == 0

@@ -128,7 +128,7 @@ def failed_assertions(assertions: Sequence[Condition], summary: Summary) -> list
 
 def print_errors(
     summary: Summary,
-    max_error_rate: float,
+    max_error_rate: float | None,
     require_valid: bool = False,
     other_errors: Sequence[str] = (),
     interrupted: bool = False,
@@ -146,18 +146,24 @@ def print_errors(
     return EXIT_FAILED if errors else 0
 
 
-def check_summary(summary: Summary, max_error_rate: float, require_valid: bool) -> tuple[list[str], list[str]]:
+def check_summary(summary: Summary, max_error_rate: float | None, require_valid: bool) -> tuple[list[str], list[str]]:
     """Return sentences about failures that the user tolerates, and about those that make the run fail."""
-    tolerated, errors = [], []
+    from penstock.runs.report_point import too_many_failed
+
+    tolerated: list[str] = []
+    errors: list[str] = []
     if summary.failed:
         total = summary.succeeded + summary.failed
-        rate = summary.failed / total
-        failed = f"{summary.failed} of {total} requests failed ({rate:.1%})"
+        failed = f"{summary.failed} of {total} requests failed ({summary.failed / total:.1%})"
         reason = _most_frequent_reason(summary)
-        if rate > max_error_rate:
-            errors.append(f"{failed}, more than --max-error-rate {max_error_rate:g} allows. {reason}")
+        too_many = too_many_failed(summary, max_error_rate)
+        if max_error_rate is not None:
+            limit = f", more than --max-error-rate {max_error_rate:g} allows" if too_many else ""
+            (errors if too_many else tolerated).append(f"{failed}{limit}. {reason}")
+        elif too_many:
+            errors.append(f"{failed}. {reason}")
         else:
-            tolerated.append(f"{failed}. {reason}")
+            tolerated.append(f"WARNING: {failed}. {reason} With --max-error-rate 0, the exit status would be 1.")
     if require_valid and summary.certificate is not None and summary.certificate.verdict != "VALID":
         reasons = " ".join(summary.certificate.reasons)
         errors.append(f"The certificate is {summary.certificate.verdict}, and --require-valid was given: {reasons}")

@@ -128,14 +128,21 @@ def _input_texts(endpoint: Endpoint, templated: LazyTokenizer | None, body: byte
     return endpoint.input_text(document) if isinstance(document, dict) else []
 
 
-def why_unusable(summary: Summary, max_error_rate: float) -> str | None:
+def too_many_failed(summary: Summary, max_error_rate: float | None) -> bool:
+    """Return whether so many requests failed that the run failed."""
+    if max_error_rate is None:
+        return summary.failed > 0 and not summary.succeeded
+    return summary.failed > max_error_rate * (summary.succeeded + summary.failed)
+
+
+def why_unusable(summary: Summary, max_error_rate: float | None) -> str | None:
     """Return why the figures of a run cannot be compared with those of others; None if they can."""
     if summary.incomplete_reason is not None:
         return summary.incomplete_reason
     total = summary.succeeded + summary.failed
     if not summary.succeeded:
         failed = f"all {counted(total, 'request')} failed" if total else "no request was completed"
-    elif summary.failed / total > max_error_rate:
+    elif too_many_failed(summary, max_error_rate):
         failed = f"{summary.failed:,} of {total:,} requests failed"
     else:
         return None

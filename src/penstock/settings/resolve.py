@@ -96,13 +96,14 @@ def resolve(
         telemetry=telemetry(parsed),
         assertions=tuple(parsed.values.get("assertions", ())),
         command=parsed.command,
+        # AIPerf ends with 0 if a request succeeds, and its name promises the same.
+        max_error_rate=parsed.values.get("max_error_rate", None if parsed.program == "aiperf" else 0.0),
         **{
             name: parsed.values[name]
             for name in (
                 "workers_max",
                 "cluster",
                 "require_valid",
-                "max_error_rate",
                 "goodput",
                 "until",
                 "reader_rate",

@@ -464,8 +464,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str | None = None
     """Address of a Ray cluster whose nodes send the requests; None: this machine."""
     require_valid: bool = False
-    max_error_rate: float = 0.0
-    """Share of failed requests, from 0 to 1, above which the exit status is 1."""
+    max_error_rate: float | None = 0.0
+    """Share of failed requests, from 0 to 1, above which the exit status is 1; None: 1 only if no request succeeds."""
     assertions: tuple[str, ...] = ()
     """Conditions on metrics, of which every one must hold, or the exit status is 1."""
     goodput: str = ""
