@@ -20,7 +20,7 @@ from penstock.gateway.guardrails import LocalPolicy, SearchBudgets
 from penstock.gateway.guardrails.detectors import DETECTORS
 from penstock.gateway.guardrails.window import WindowGuard
 from penstock.gateway.resources.config import GuardrailMode
-from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
+from penstock.gateway.resources.snapshot import Detector, GuardrailSpec, Pattern
 from penstock.gateway.routes import BY_NAME
 
 _GROWTH = 8
@@ -41,7 +41,7 @@ def _request(spec: GuardrailSpec, content: object) -> None:
     LocalPolicy([spec], GuardrailMode()).inspect_request(BY_NAME["chat"], body, SearchBudgets(60.0))
 
 
-def _detector_case(name: str, unit: str) -> Callable[[int], None]:
+def _detector_case(name: Detector, unit: str) -> Callable[[int], None]:
     spec = GuardrailSpec(name=name, kind="pii", detectors=((name, "mask"),))
     return lambda size: _request(spec, unit * (size // len(unit)))
 

@@ -31,7 +31,7 @@ def run(parsed: ParsedArguments) -> int:
     from penstock.gateway.ledger.ledger import check_url
     from penstock.gateway.resources.config_file import load_config
     from penstock.gateway.resources.file import load_resources
-    from penstock.gateway.serving.reload import check_guardrails, counts_text, unknown_guardrails
+    from penstock.gateway.serving.reload import counts_text, unknown_guardrails
     from penstock.gateway.serving.tls import check_tls
     from penstock.gateway.storage.id_databases import check_id_url
 
@@ -41,7 +41,7 @@ def run(parsed: ParsedArguments) -> int:
     if "config" in parsed.values:
         check_url(config.ledger.url)
         check_id_url(config.responses.id_url)
-    snapshot = check_guardrails(load_resources(path, os.environ))
+    snapshot = load_resources(path, os.environ)
     if errors := unknown_guardrails(snapshot, config.guardrails):
         raise UserError("; ".join(errors) + ".")
     print(f"{path} is valid: {counts_text(snapshot)}.")

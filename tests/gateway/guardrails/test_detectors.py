@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 from penstock.gateway.guardrails.detectors import DETECTORS
-from penstock.gateway.resources.guardrail_patterns import DETECTOR_NAMES
+from penstock.gateway.resources.snapshot import Detector
 from support.guardrail_streams import guards, pii
 
 JWT = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U"
@@ -179,4 +181,4 @@ def test_no_match_exceeds_max_length(name: str) -> None:
 
 
 def test_resource_files_may_name_every_detector() -> None:
-    assert tuple(DETECTORS) == DETECTOR_NAMES
+    assert tuple(DETECTORS) == get_args(Detector)

@@ -2,48 +2,58 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 
-import pytest
-
-from penstock.gateway.guardrails import GuardrailErrors, guardrail_errors
 from penstock.gateway.resources.config import GuardrailMode
-from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
-from support.guardrail_streams import guards, keyword, pii
+from penstock.gateway.resources.snapshot import GuardrailSpec
+from support.guardrail_streams import guards, keyword
+from support.resource_files import Files
+
+
+def errors(*guardrails: dict[str, object]) -> list[str]:
+    return Files().errors(f"guardrails: {json.dumps(guardrails)}\n")
+
+
+def patterns(*values: str, kind: str = "regex") -> list[dict[str, object]]:
+    return [{"kind": kind, "value": value} for value in values]
 
 
 def test_all_errors_are_reported_together_without_quoting_patterns() -> None:
-    specs = [
-        keyword("good", "", name="a", regexes=["(hunter2", "hunter2*|", r"hunter\q", "ok"]),
-        pii("email", "shoe_size", name="b", patterns=[Pattern(kind="regex", value="[hunter")]),
-    ]
-    with pytest.raises(GuardrailErrors) as caught:
-        guards(*specs)
-    assert caught.value.errors == [
-        "guardrail 'a': pattern 2 is empty, so it would match everything",
-        "guardrail 'a': pattern 3 is not a valid regular expression: missing ) at position 8",
-        "guardrail 'a': pattern 4 matches the empty text, so it would match everything",
-        "guardrail 'a': pattern 5 is not a valid regular expression: bad escape at position 8",
+    regexes = patterns("(hunter2", "hunter2*|", r"hunter\q", "ok")
+    assert errors(
+        {"name": "a", "kind": "keyword", "patterns": [*patterns("good", "", kind="literal"), *regexes]},
+        {
+            "name": "b",
+            "kind": "pii",
+            "detectors": [{"type": "email"}, {"type": "shoe_size"}],
+            "custom_patterns": [{"name": "c", "regex": "[hunter"}],
+        },
+    ) == [
+        "guardrails[0] 'a': patterns[1].value must be a non-empty string",
+        "guardrails[0] 'a': patterns[2].value is not a valid regular expression: missing ) at position 8",
+        "guardrails[0] 'a': patterns[3].value matches the empty text, so it would match everything",
+        "guardrails[0] 'a': patterns[4].value is not a valid regular expression: bad escape at position 8",
         (
-            "guardrail 'b': unknown detector 'shoe_size'; the detectors are email, china_mobile, china_id_card, bank_card,"
-            " us_ssn, ip_address, api_key, jwt, private_key"
+            "guardrails[1] 'b': detectors[1].type must be one of email, china_mobile, china_id_card, bank_card, us_ssn, "
+            "ip_address, api_key, jwt, private_key"
         ),
-        "guardrail 'b': pattern 1 is not a valid regular expression: unterminated character set at position 7",
+        (
+            "guardrails[1] 'b': custom_patterns[0].regex is not a valid regular expression: unterminated character set at "
+            "position 7"
+        ),
     ]
-    assert "hunter" not in str(caught.value)
-    assert caught.value.__context__ is None
 
 
 def test_disabled_guardrail_is_validated() -> None:
-    with pytest.raises(GuardrailErrors):
-        guards(keyword(regexes=["("], enabled=False))
+    assert errors({"name": "a", "kind": "keyword", "enabled": False, "patterns": patterns("(")})
 
 
 def test_overlong_literal_is_an_error() -> None:
-    error = "guardrail 'a': pattern 2 has 4097 characters; a literal may have at most 4096"
-    assert guardrail_errors(keyword("x" * 4096, "x" * 4097, name="a")) == [error]
-    secret = pii(name="a", patterns=[Pattern(kind="regex", value="x"), Pattern(kind="literal", value="x" * 4097)])
-    assert guardrail_errors(secret) == [error]
+    literals = patterns("x" * 4096, "x" * 4097, kind="literal")
+    assert errors({"name": "a", "kind": "keyword", "patterns": literals}) == [
+        "guardrails[0] 'a': patterns[1].value has 4097 characters; a literal may have at most 4096"
+    ]
 
 
 def test_long_literals_need_less_than_a_megabyte() -> None:
@@ -58,7 +68,8 @@ def test_long_literals_need_less_than_a_megabyte() -> None:
 
 
 def test_valid_guardrail_has_no_errors() -> None:
-    assert guardrail_errors(keyword("a", regexes=[r"(?i)x\d{1,3}\b"])) == []
-    assert guardrail_errors(GuardrailSpec(name="none", kind="keyword")) == []
+    valid = {"name": "a", "kind": "keyword", "patterns": [*patterns("a", kind="literal"), *patterns(r"(?i)x\d{1,3}\b")]}
+    guardrails = [valid, {"name": "none", "kind": "keyword", "patterns": []}]
+    assert len(Files().read(f"guardrails: {json.dumps(guardrails)}\n").guardrails) == 2
     assert not guards(GuardrailSpec(name="none", kind="pii")).request("chat", {"messages": []}).hits
     assert GuardrailMode().max_buffer_bytes == 262144

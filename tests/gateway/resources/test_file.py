@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import uuid
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from penstock.gateway.resources.file import ResourceErrors, load_resources, parse_resources
-from penstock.gateway.resources.guardrail_patterns import DETECTOR_NAMES
-from penstock.gateway.resources.snapshot import Cooldown, RateLimit
+from penstock.gateway.resources.snapshot import Cooldown, Detector, RateLimit
 from support.resource_files import Files
 
 COMPLETE_FILE = """
@@ -281,4 +281,4 @@ def test_missing_file_is_reported(tmp_path: Path) -> None:
 
 def test_every_detector_is_documented() -> None:
     page = (Path(__file__).parents[3] / "docs/gateway.md").read_text()
-    assert [name for name in DETECTOR_NAMES if f"`{name}`" not in page] == []
+    assert [name for name in get_args(Detector) if f"`{name}`" not in page] == []

@@ -14,8 +14,8 @@ from typing import Any
 from penstock.gateway.dialects.base import Dialect
 from penstock.gateway.dialects.texts import Texts, walk
 from penstock.gateway.guardrails.block_errors import block_code, block_event, block_message, block_type
-from penstock.gateway.guardrails.chain import Blocked, Chain, compile_guardrails, guardrail_errors
-from penstock.gateway.guardrails.inspection import GuardrailErrors, Inspection, MatchCounts, StreamBlocked
+from penstock.gateway.guardrails.chain import Blocked, Chain, compile_guardrails
+from penstock.gateway.guardrails.inspection import Inspection, MatchCounts, StreamBlocked
 from penstock.gateway.guardrails.json_input import (
     DuplicateKeyError,
     read_reply,
@@ -35,7 +35,6 @@ __all__ = [
     "KEEP_ALIVE",
     "ContentPolicy",
     "DuplicateKeyError",
-    "GuardrailErrors",
     "Inspection",
     "LocalPolicy",
     "SearchBudgets",
@@ -45,7 +44,6 @@ __all__ = [
     "block_event",
     "block_message",
     "block_type",
-    "guardrail_errors",
 ]
 
 
@@ -73,12 +71,9 @@ class ContentPolicy:
 
 
 class LocalPolicy(ContentPolicy):
-    """The compiled guardrails of a snapshot. The constructor raises `GuardrailErrors` with every configuration error."""
+    """The compiled guardrails of a snapshot."""
 
     def __init__(self, specs: Sequence[GuardrailSpec], mode: GuardrailMode) -> None:
-        errors = [error for spec in specs for error in guardrail_errors(spec)]
-        if errors:
-            raise GuardrailErrors(errors)
         self._source = pickle.dumps((specs, mode))
         """What another process compiles this policy from."""
         enabled = [spec for spec in specs if spec.enabled]

@@ -21,8 +21,7 @@ from penstock.gateway.guardrails.masking import Masking
 from penstock.gateway.guardrails.normalise import normalise
 from penstock.gateway.guardrails.search_budget import MATCH_S, InspectionTimeout, SearchBudgets
 from penstock.gateway.guardrails.text_views import TextView, build_views
-from penstock.gateway.resources.guardrail_patterns import regex_error
-from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
+from penstock.gateway.resources.snapshot import GuardrailSpec
 
 _CONTEXT = 64
 """Characters of context kept for the detectors' look-behinds and for split escapes, with a margin. A configured regex gets its
@@ -30,9 +29,6 @@ maximum length."""
 
 _MAX_SPACES = 64
 """The longest run of white space within a phrase that is masked."""
-
-_MAX_LITERAL = 4096
-"""Bounds the work per stream event, which compares the end of the text with the prefixes of the literals."""
 
 
 class Blocked(Exception):
@@ -295,7 +291,7 @@ def _apply_masks(inspected: InspectedText, masking: Masking) -> Iterator[TextRef
 
 
 def compile_guardrails(specs: Sequence[GuardrailSpec], max_lengths: dict[str, int]) -> list[Guardrail]:
-    """Compile guardrails. Their specs must be valid: see `guardrail_errors`."""
+    """Compile guardrails. `resources.rules` has checked their patterns."""
     guardrails: list[Guardrail] = []
     rules = 0
     for order, spec in enumerate(specs):
@@ -336,26 +332,3 @@ def _literal_finder(literal: str) -> RegexFinder:
 
 def _token(name: str) -> str:
     return f"[{name.upper()}_REDACTED]"
-
-
-def guardrail_errors(spec: GuardrailSpec) -> list[str]:
-    """Return the errors in a guardrail's patterns and detectors. They give a pattern's number and never quote it."""
-    errors = [
-        f"guardrail {spec.name!r}: unknown detector {name!r}; the detectors are {', '.join(DETECTORS)}"
-        for name, _ in spec.detectors
-        if name not in DETECTORS
-    ]
-    for number, pattern in enumerate(spec.patterns):
-        error = _pattern_error(pattern)
-        if error is not None:
-            errors.append(f"guardrail {spec.name!r}: pattern {number + 1} {error}")
-    return errors
-
-
-def _pattern_error(pattern: Pattern) -> str | None:
-    if not pattern.value:
-        return "is empty, so it would match everything"
-    if pattern.kind == "regex":
-        return regex_error(pattern.value)
-    size = len(pattern.value)
-    return f"has {size} characters; a literal may have at most {_MAX_LITERAL}" if size > _MAX_LITERAL else None

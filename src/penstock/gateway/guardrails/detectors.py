@@ -29,6 +29,7 @@ from typing import Protocol
 import regex
 
 from penstock.gateway.guardrails.literals import Literals
+from penstock.gateway.resources.snapshot import Detector
 
 Match = tuple[int, int, int, int]
 """Start and end of a match, and start and end of the part that a mask replaces."""
@@ -302,7 +303,7 @@ def _china_id_card(match: regex.Match[str]) -> int | None:
     return match.end() if "10X98765432"[total % 11] == digits[17].upper() else None
 
 
-DETECTORS: dict[str, Finder] = {
+DETECTORS: dict[Detector, Finder] = {
     "email": _EmailDetector(),
     "china_mobile": _Detector(
         r"(?<![0-9])(?:(?:\+|00)?86[ -]?)?1[3-9][0-9](?:[ -]?[0-9]{4}){2}(?![0-9])",

@@ -9,14 +9,6 @@ from penstock.gateway.ledger.entry import GuardrailHit
 Action = Literal["blocked", "masked", "would_block", "would_mask", "timed_out"]
 
 
-class GuardrailErrors(ValueError):
-    """Raised for guardrails that cannot be compiled, with all their errors."""
-
-    def __init__(self, errors: list[str]) -> None:
-        super().__init__("; ".join(errors))
-        self.errors = errors
-
-
 class StreamBlocked(Exception):
     """The rest of a stream must not be released. `guardrail` is None if the stream could not be inspected."""
 

@@ -10,8 +10,7 @@ _MAX_CACHED = 8192
 
 
 class ContentPolicies:
-    """The compiled guardrails of a snapshot, by the key and the model of a request. The constructor raises
-    `GuardrailErrors` with every configuration error."""
+    """The compiled guardrails of a snapshot, by the key and the model of a request."""
 
     def __init__(self, snapshot: Snapshot, mode: GuardrailMode) -> None:
         self._specs = snapshot.guardrails

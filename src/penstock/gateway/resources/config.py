@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
-Count = Annotated[int, msgspec.Meta(ge=0)]
-Positive = Annotated[int, msgspec.Meta(ge=1)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Positive = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 Duration = Annotated[float, msgspec.Meta(ge=0)]
 
 

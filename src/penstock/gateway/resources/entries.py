@@ -13,53 +13,60 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from penstock.gateway.resources.fields import Fields
+from penstock.gateway.resources.config import Count
+from penstock.gateway.resources.fields import Entry, Fields
 from penstock.gateway.resources.snapshot import (
     CallerKey,
     Cooldown,
     Model,
+    Priority,
     ProviderKey,
     RateLimit,
     Routing,
+    Text,
     allows,
 )
 from penstock.secrets import Secret
 
-_ADAPTERS: Final = ("openai", "anthropic")
 _FORWARDABLE: Final = ("openai-beta", "anthropic-beta", "anthropic-version")
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
-_UNAVAILABLE: Final[tuple[Literal["fail", "try_anyway"], ...]] = ("fail", "try_anyway")
-_DONE_MARKERS: Final[tuple[Literal["required", "optional", "none"], ...]] = ("required", "optional", "none")
 _PROVIDER: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
 _VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]*\Z")
 _HASH: Final = re.compile(r"[0-9a-f]{64}\Z")
+_DIRECT_ONLY: Final = (
+    *("provider", "model_name", "provider_key", "provider_key_id", "cooldown", "retries", "on_disconnect", "embedding"),
+)
+_COOLDOWN_NAMES: Final = {
+    "statuses": "trigger_statuses",
+    "on_timeout": "trigger_on_timeout",
+    "on_transport": "trigger_on_transport",
+}
 
 
-def provider_key(fields: Fields, id_: str, name: str, folder: str) -> ProviderKey:
+def provider_key(entry: Entry, folder: str) -> ProviderKey:
     """Read a provider key. `folder` is that of the resource file."""
-    secret = fields.one_of("api_key", "secret", "key_file")
-    if fields.has("key_file") and not fields.has("api_key") and not fields.has("secret"):
-        secret = fields.secret("key_file", folder)
-    for field in ("api_key", "secret", "key_file"):
-        if fields.has(field):
-            fields.check_printable(field, secret)
-    api_base = (fields.string("api_base") if fields.raw("api_base") != "" else None) or None
-    if api_base is not None and (error := _api_base_error(api_base.strip())) is not None:
+    fields = entry.fields
+    given, secret = fields.one_of("api_key", "secret", "key_file")
+    if given == "key_file":
+        secret = fields.secret(given, secret, folder)
+    fields.check_printable(given, secret)
+    api_base = fields.value("api_base", str, "").strip()
+    if api_base and (error := _api_base_error(api_base)) is not None:
         fields.error("api_base", error)
-    provider = (fields.string("provider") if fields.raw("provider") != "" else None) or ""
-    marker = _done_marker(fields)
+    provider = fields.value("provider", str, "")
     # only the headers in forward_client_headers are forwarded, so there is nothing to strip
     fields.skip("strip_headers")
-    fields.refuse("telemetry_tags", "is not supported")
+    fields.refuse("telemetry_tags")
+    default = "anthropic" if provider == "anthropic" else "openai"
     return ProviderKey(
-        id=id_,
-        name=name,
+        id=entry.id,
+        name=entry.name,
         secret=Secret(secret or ""),
-        api_base=api_base.strip() if api_base is not None else None,
+        api_base=api_base or None,
         provider=provider,
-        adapter=fields.choice("adapter", _ADAPTERS) or ("anthropic" if provider == "anthropic" else "openai"),
+        adapter=fields.value("adapter", Literal["openai", "anthropic"], default),
         verify_tls=_verify_tls(fields),
-        stream_done_marker=marker,
+        stream_done_marker=_done_marker(fields),
         **_request_changes(fields),
     )
 
@@ -69,40 +76,37 @@ def _request_changes(fields: Fields) -> dict[str, Any]:
     request = fields.mapping("request")
     if request is None:
         return {}
-    headers = request.string_mapping("default_headers")
+    headers: dict[str, str] = request.value("default_headers", dict[str, str], {})
     for header, value in headers.items():
         if "${" in value:
             request.error(f"default_headers.{header}", "is a template, which Penstock does not support")
         if not _HEADER_NAME.match(header):
             request.error("default_headers", "contains a name that is not an HTTP header name")
         request.check_printable(f"default_headers.{header}", value)
-    body = request.raw("default_body_fields")
-    if body is not None and not isinstance(body, dict):
-        request.error("default_body_fields", "must be a mapping")
-    renames = request.string_mapping("param_renames")
-    request.refuse("param_constraints", "is not supported")
-    forwarded = tuple(header.lower() for header in request.strings("forward_client_headers"))
+    request.refuse("param_constraints")
+    forwarded = tuple(header.lower() for header in request.value("forward_client_headers", tuple[Text, ...], ()))
     for index, header in enumerate(forwarded):
         if header not in _FORWARDABLE:
             names = ", ".join(_FORWARDABLE)
             request.error(f"forward_client_headers[{index}]", f"is a header that is never forwarded (allowed: {names})")
-    request.finish()
-    return {
+    changes = {
         "default_headers": tuple((header, Secret(value)) for header, value in headers.items()),
-        "default_body_fields": body or {},
-        "param_renames": renames,
+        "default_body_fields": request.value("default_body_fields", dict, {}),
+        "param_renames": request.value("param_renames", dict[str, str], {}),
         "forward_client_headers": forwarded,
     }
+    request.finish()
+    return changes
 
 
 def _done_marker(fields: Fields) -> Literal["required", "optional", "none"]:
     response = fields.mapping("response")
     if response is None:
         return "required"
-    marker = response.choice("stream_done_marker", _DONE_MARKERS) or "required"
     response.skip("error_envelope")
-    response.refuse("content_list_to_string", "is not supported")
-    response.refuse("reasoning_field", "is not supported")
+    response.refuse("content_list_to_string", "reasoning_field")
+    marker: Literal["required", "optional", "none"]
+    marker = response.value("stream_done_marker", Literal["required", "optional", "none"], "required")
     response.finish()
     return marker
 
@@ -111,206 +115,155 @@ def _verify_tls(fields: Fields) -> bool:
     tls = fields.mapping("tls")
     if tls is None:
         return True
-    verify = tls.flag("verify", True)
-    tls.refuse("ca_cert", "is not supported: add the authority to the system's trust store")
+    tls.refuse("ca_cert", because="is not supported: add the authority to the system's trust store")
+    verify: bool = tls.value("verify", bool, True)
     tls.finish()
     return verify
 
 
-def model(fields: Fields, id_: str, name: str, key_ids: Mapping[str, str]) -> Model:
-    """Read a model. `key_ids` maps the ids of the provider keys to their names."""
-    if "*" in name:
+def model(entry: Entry, provider_keys: Mapping[str, str]) -> Model:
+    """Read a model. `provider_keys` maps the names and ids of the provider keys to their names."""
+    fields = entry.fields
+    if "*" in entry.name:
         fields.error("display_name", "contains *: Penstock does not support wildcard aliases")
     _refuse_unsupported(fields)
-    timeout = fields.integer("timeout")
-    stream_timeout = fields.integer("stream_timeout") or None
+    timeout = fields.value("timeout", Count)
+    stream_timeout = fields.value("stream_timeout", Count)
     common: dict[str, Any] = {
-        "id": id_,
-        "name": name,
+        "id": entry.id,
+        "name": entry.name,
         "timeout_s": timeout / 1000 if timeout is not None else None,
-        "stream_timeout_s": stream_timeout / 1000 if stream_timeout is not None else None,
+        "stream_timeout_s": stream_timeout / 1000 if stream_timeout else None,
         "rate_limit": _rate_limit(fields),
         "allowed_cidrs": _cidrs(fields),
     }
     if fields.has("routing"):
-        for field in (
-            "provider",
-            "model_name",
-            "provider_key",
-            "provider_key_id",
-            "cooldown",
-            "retries",
-            "on_disconnect",
-            "embedding",
-        ):
+        for field in _DIRECT_ONLY:
             if fields.raw(field) is not None:
                 fields.error(field, "cannot be combined with routing")
         return Model(routing=_routing(fields), **common)
     direct = not fields.has("ensemble") and not fields.has("semantic")
-    provider = fields.string("provider", required=direct) or ""
+    provider = fields.value("provider", Text, "", required=direct)
     if provider and not _PROVIDER.match(provider):
         fields.error("provider", "must be 1 to 64 of a-z, 0-9, '.', '_' and '-', the first a letter or digit")
-    return Model(
+    given, key = fields.one_of("provider_key", "provider_key_id", required=direct)
+    return fields.struct(
+        Model,
         provider=provider,
-        upstream=fields.string("model_name", required=direct) or "",
-        provider_key=_provider_key_name(fields, key_ids, required=direct),
-        retries=fields.integer("retries"),
-        on_disconnect=fields.choice("on_disconnect", ("read", "cancel")),
+        upstream=fields.value("model_name", Text, "", required=direct),
+        provider_key=fields.reference(given, key, "provider_keys", provider_keys),
         cooldown=_cooldown(fields),
+        routing=None,
         **common,
     )
 
 
 def _refuse_unsupported(fields: Fields) -> None:
-    for kind in ("ensemble", "semantic"):
-        fields.refuse(kind, "is a model type that Penstock does not support")
-    fields.refuse("cost", "is not supported: Penstock counts tokens, not money")
+    fields.refuse("ensemble", "semantic", because="is a model type that Penstock does not support")
+    fields.refuse("cost", because="is not supported: Penstock counts tokens, not money")
     for switch in ("background_model_check", "auto_prompt_caching"):
         value = fields.raw(switch)
         if not (isinstance(value, dict) and value.get("enabled") is False):
-            fields.refuse(switch, "is not supported")
+            fields.refuse(switch)
     fields.skip("embedding")
-
-
-def _provider_key_name(fields: Fields, key_ids: Mapping[str, str], *, required: bool) -> str | None:
-    """Return the name of the provider key that the model refers to by name or id."""
-    reference = fields.one_of("provider_key", "provider_key_id", required=required)
-    if reference is None:
-        return None
-    if reference not in key_ids and reference not in key_ids.values():
-        field = "provider_key" if fields.has("provider_key") else "provider_key_id"
-        fields.error(field, f"names {fields.errors.show(reference)}, which is not in provider_keys")
-    return key_ids.get(reference, reference)
 
 
 def _routing(fields: Fields) -> Routing | None:
     routing = fields.mapping("routing")
     assert routing is not None
-    strategy = routing.string("strategy") or "failover"
+    strategy = routing.value("strategy", Text, "failover")
     if strategy not in ("failover", "round_robin"):
         routing.error("strategy", f"is {fields.errors.show(strategy)}; Penstock supports failover and round_robin")
-    routing.refuse("hash_on", "is not supported")
+    routing.refuse("hash_on")
     targets: list[tuple[str, int]] = []
     weights: set[int] = set()
     for target in routing.list("targets"):
-        alias = target.string("model", required=True)
-        targets.append((alias or "", -(target.integer("priority", -(2**31), 2**31 - 1) or 0)))
-        weights.add(target.integer("weight", default=1) or 0)
-        target.refuse("tags", "is not supported")
-        target.finish()
+        alias = target.value("model", Text, "", required=True)
+        targets.append((alias, -target.value("priority", Priority, 0)))
+        weights.add(target.value("weight", Count, 1))
+        target.refuse("tags")
     if not routing.has("targets") or routing.raw("targets") == []:
         routing.missing("targets")
     if strategy == "round_robin" and len(weights) > 1:
         routing.error("targets", "have different weights, which Penstock does not support")
     if strategy == "round_robin" and len({priority for _, priority in targets}) > 1:
         routing.error("targets", "have different priorities, which Penstock supports with failover only")
-    built = Routing(
-        strategy="round_robin" if strategy == "round_robin" else "failover",
-        targets=tuple(alias for alias, _ in sorted(targets, key=lambda target: target[1]) if alias),
-        retries=routing.integer("retries"),
-        max_fallbacks=routing.integer("max_fallbacks"),
-        retry_on_429=routing.flag("retry_on_429", False),
-        fallback_on_statuses=routing.statuses("fallback_on_statuses", 400) or frozenset(),
-        when_all_unavailable=routing.choice("when_all_unavailable", _UNAVAILABLE) or "fail",
-    )
+    by_priority = sorted(targets, key=lambda target: target[1])
+    built = routing.struct(Routing, strategy=strategy, targets=tuple(alias for alias, _ in by_priority if alias))
     routing.finish()
     return built
 
 
 def _cooldown(fields: Fields) -> Cooldown:
     mapping = fields.mapping("cooldown")
-    defaults = Cooldown()
     if mapping is None:
-        return defaults
-    statuses = mapping.statuses("trigger_statuses", 100)
-    built = Cooldown(
-        enabled=mapping.flag("enabled", defaults.enabled),
-        min_failures=_or_default(mapping.integer("min_failures", 1), defaults.min_failures),
-        default_seconds=_or_default(mapping.integer("default_seconds"), defaults.default_seconds),
-        max_seconds=_or_default(mapping.integer("max_seconds", 1), defaults.max_seconds),
-        honor_retry_after=mapping.flag("honor_retry_after", defaults.honor_retry_after),
-        statuses=defaults.statuses if statuses is None else statuses,
-        on_timeout=mapping.flag("trigger_on_timeout", defaults.on_timeout),
-        on_transport=mapping.flag("trigger_on_transport", defaults.on_transport),
-    )
+        return Cooldown()
+    built = mapping.struct(Cooldown, _COOLDOWN_NAMES)
     mapping.finish()
     return built
 
 
-def caller_key(
-    fields: Fields, id_: str, name: str, environment: Mapping[str, str], aliases: Collection[str], folder: str
-) -> CallerKey:
+def caller_key(entry: Entry, environment: Mapping[str, str], aliases: Collection[str], folder: str) -> CallerKey:
     """Read a caller key. `aliases` are the names of the models, and `folder` is that of the resource file."""
-    for field in ("jwt_subject", "jwt_provider", "allowed_routes", "allowed_agents", "allowed_tools"):
-        fields.refuse(field, "is not supported")
-    fields.refuse("mcp_access", "is not supported")
-    fields.refuse("mcp_rate_limits", "is not supported")
+    fields = entry.fields
+    fields.refuse("jwt_subject", "jwt_provider", "allowed_routes", "allowed_agents", "allowed_tools")
+    fields.refuse("mcp_access", "mcp_rate_limits")
     fields.skip("user_name")
-    allowed = fields.strings("allowed_models", required=True)
+    allowed = fields.value("allowed_models", tuple[Text, ...], (), required=True)
     for index, pattern in enumerate(allowed):
         if pattern.count("*") > 1:
             fields.error(f"allowed_models[{index}]", "may contain only one *")
         elif pattern != "*" and not any(allows((pattern,), alias) for alias in aliases):
             fields.error(f"allowed_models[{index}]", f"is {fields.errors.show(pattern)}, which matches no model")
-    return CallerKey(
-        id=id_,
-        name=name,
+    return fields.struct(
+        CallerKey,
+        id=entry.id,
+        name=entry.name,
         hash=_key_hash(fields, environment, folder),
         allowed_models=allowed,
         rate_limit=_rate_limit(fields),
         expires_at=fields.time("expires_at"),
-        disabled=fields.flag("disabled", False),
-        team_id=fields.string("team_id"),
-        user_id=fields.string("user_id"),
     )
 
 
 def _key_hash(fields: Fields, environment: Mapping[str, str], folder: str) -> str:
     """Return the hash of the caller's key, or an empty string after recording an error."""
-    if fields.one_of("key_env", "key_hash", "key_file") is None:
+    given, value = fields.one_of("key_env", "key_hash", "key_file")
+    if value is None:
         return ""
-    if fields.has("key_file"):
-        key = fields.secret("key_file", folder)
-        return hashlib.sha256(key.encode()).hexdigest() if key is not None else ""
-    hashed = fields.string("key_hash")
-    if hashed is not None:
-        if not _HASH.match(hashed):
+    if given == "key_hash":
+        if not _HASH.match(value):
             fields.error("key_hash", "must be a SHA-256 in 64 lower-case hexadecimal digits")
-        return hashed
-    variable = fields.string("key_env") or ""
-    # the key in a request is stripped, so a key with spaces around it would never match
-    key = environment.get(variable, "").strip()
-    if not key:
-        # the field may contain the key itself by mistake, so only a plausible name is shown
-        variable_name = (
-            f"the environment variable {variable}" if _VARIABLE.match(variable) else "an environment variable"
-        )
-        fields.error("key_env", f"names {variable_name}, which is unset or empty")
-        return ""
-    return hashlib.sha256(key.encode()).hexdigest()
+        return value
+    if given == "key_file":
+        key = fields.secret(given, value, folder)
+    else:
+        # the key in a request is stripped, so a key with spaces around it would never match
+        key = environment.get(value, "").strip()
+        if not key:
+            # the field may contain the key itself by mistake, so only a plausible name is shown
+            variable = f"the environment variable {value}" if _VARIABLE.match(value) else "an environment variable"
+            fields.error("key_env", f"names {variable}, which is unset or empty")
+    return hashlib.sha256(key.encode()).hexdigest() if key else ""
 
 
 def _rate_limit(fields: Fields) -> RateLimit:
     mapping = fields.mapping("rate_limit")
     if mapping is None:
         return RateLimit()
-    built = RateLimit(**{name: mapping.integer(name) for name in RateLimit.__struct_fields__})
+    built = mapping.struct(RateLimit)
     mapping.finish()
     return built
 
 
 def _cidrs(fields: Fields) -> tuple[str, ...]:
-    networks = fields.strings("allowed_cidrs")
+    networks: tuple[str, ...] = fields.value("allowed_cidrs", tuple[Text, ...], ())
     for index, network in enumerate(networks):
         try:
             ipaddress.ip_network(network, strict=False)
         except ValueError:
             fields.error(f"allowed_cidrs[{index}]", "is not a network such as 10.0.0.0/8")
     return networks
-
-
-def _or_default(value: int | None, default: int) -> int:
-    return default if value is None else value
 
 
 def _api_base_error(text: str) -> str | None:

@@ -6,13 +6,33 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
+from penstock.gateway.resources.config import Count, Positive
 from penstock.secrets import Secret
 
-AttachmentScope = Literal["env", "api_key", "team", "model"]
+Text = Annotated[str, msgspec.Meta(min_length=1)]
+Priority = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+Statuses = frozenset[Annotated[int, msgspec.Meta(ge=100, le=599)]]
+ErrorStatuses = frozenset[Annotated[int, msgspec.Meta(ge=400, le=599)]]
+Action = Literal["mask", "block"]
+AttachmentScope = Literal["api_key", "team", "model", "env"]
+"""From the most to the least specific."""
+PolicyScope = Literal["api_key", "model", "team", "member", "team_member"]
+Detector = Literal[
+    "email",
+    "china_mobile",
+    "china_id_card",
+    "bank_card",
+    "us_ssn",
+    "ip_address",
+    "api_key",
+    "jwt",
+    "private_key",
+]
+"""The keys of `guardrails.detectors.DETECTORS`."""
 
 
 @lru_cache(maxsize=8192)
@@ -38,13 +58,13 @@ class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
     """Limits on requests per second, minute, hour and day, tokens per minute and day, and concurrent requests. None means
     unlimited."""
 
-    rps: int | None = None
-    rpm: int | None = None
-    rph: int | None = None
-    rpd: int | None = None
-    tpm: int | None = None
-    tpd: int | None = None
-    concurrency: int | None = None
+    rps: Count | None = None
+    rpm: Count | None = None
+    rph: Count | None = None
+    rpd: Count | None = None
+    tpm: Count | None = None
+    tpd: Count | None = None
+    concurrency: Count | None = None
 
 
 class ProviderKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +75,7 @@ class ProviderKey(msgspec.Struct, frozen=True, kw_only=True):
     secret: Secret
     api_base: str | None = None
     provider: str = ""
-    adapter: str = "openai"
+    adapter: Literal["openai", "anthropic"] = "openai"
     default_headers: tuple[tuple[str, Secret], ...] = ()
     """All values are secrets, because any header may contain a credential."""
     default_body_fields: dict[str, Any] = {}
@@ -69,12 +89,12 @@ class ProviderKey(msgspec.Struct, frozen=True, kw_only=True):
 
 class Cooldown(msgspec.Struct, frozen=True, kw_only=True):
     enabled: bool = True
-    min_failures: int = 3
+    min_failures: Positive = 3
     """Consecutive requests that must fail before a cooldown begins. One with Retry-After begins at once."""
-    default_seconds: int = 30
-    max_seconds: int = 600
+    default_seconds: Count = 30
+    max_seconds: Positive = 600
     honor_retry_after: bool = True
-    statuses: frozenset[int] = frozenset({401, 408, 429, 500, 502, 503, 504})
+    statuses: Statuses = frozenset({401, 408, 429, 500, 502, 503, 504})
     on_timeout: bool = True
     on_transport: bool = True
 
@@ -83,10 +103,10 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True):
     strategy: Literal["failover", "round_robin"] = "failover"
     targets: tuple[str, ...]
     """Names of direct models, in order of priority."""
-    retries: int | None = None
-    max_fallbacks: int | None = None
+    retries: Count | None = None
+    max_fallbacks: Count | None = None
     retry_on_429: bool = False
-    fallback_on_statuses: frozenset[int] = frozenset()
+    fallback_on_statuses: ErrorStatuses = frozenset()
     when_all_unavailable: Literal["fail", "try_anyway"] = "fail"
 
 
@@ -103,7 +123,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     """Limit for a complete reply without streaming. 0 means no timeout; None means the routing model's, then the default."""
     stream_timeout_s: float | None = None
     """The longest pause within a stream. None means the routing model's, then `timeout_s`, then the default."""
-    retries: int | None = None
+    retries: Count | None = None
     on_disconnect: Literal["read", "cancel"] | None = None
     """What happens to a stream that its caller leaves. None means `read` for the providers that bill it anyway."""
     rate_limit: RateLimit = RateLimit()
@@ -132,16 +152,16 @@ class CallerKey(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: float | None = None
     """Unix time."""
     disabled: bool = False
-    team_id: str | None = None
-    user_id: str | None = None
+    team_id: Text | None = None
+    user_id: Text | None = None
 
 
 class Pattern(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["literal", "regex"]
-    value: str
+    value: Text
     name: str = ""
     replacement: str | None = None
-    action: Literal["mask", "block"] | None = None
+    action: Action | None = None
 
 
 class GuardrailSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,7 +172,7 @@ class GuardrailSpec(msgspec.Struct, frozen=True, kw_only=True):
     enforcement: Literal["block", "monitor"] = "block"
     patterns: tuple[Pattern, ...] = ()
     """The patterns of a keyword guardrail, or the custom patterns of a pii guardrail."""
-    detectors: tuple[tuple[str, Literal["mask", "block"]], ...] = ()
+    detectors: tuple[tuple[Detector, Action], ...] = ()
     """(detector, action) pairs of a pii guardrail."""
     attached_to: tuple[tuple[AttachmentScope, str | None], ...] | None = None
     """What the guardrail applies to: keys and models by id, teams, or everything (`env`). None is everything, too."""
@@ -167,11 +187,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     name: str
-    scope: Literal["api_key", "model", "team", "member", "team_member"]
-    scope_ref: str | None = None
+    scope: PolicyScope
+    scope_ref: Text | None = None
     window: Literal["second", "minute", "hour", "day"]
-    max_requests: int | None = None
-    max_tokens: int | None = None
+    max_requests: Positive | None = None
+    max_tokens: Positive | None = None
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -104,7 +104,7 @@ class Reloader:
         self._watch_key_files(snapshot.key_files)
         for warning in unknown_guardrails(snapshot, self._runtime.config.guardrails):
             self._log(warning, "warning")
-        return check_guardrails(snapshot)
+        return snapshot
 
     def _watch_key_files(self, paths: tuple[str, ...]) -> None:
         if paths != self._key_files:
@@ -190,16 +190,6 @@ class Reloader:
         if not slot.pid or slot.generation == self._generation:
             return False
         return slot.failed_generation == self._generation or time.time() - self._loaded_at > LAG_S
-
-
-def check_guardrails(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot; raise ResourceErrors if a guardrail cannot be compiled, which the parser does not check."""
-    if snapshot.guardrails:
-        from penstock.gateway.guardrails import guardrail_errors
-
-        if errors := [error for spec in snapshot.guardrails for error in guardrail_errors(spec)]:
-            raise ResourceErrors(snapshot.source, errors)
-    return snapshot
 
 
 def unknown_guardrails(snapshot: Snapshot, mode: GuardrailMode) -> list[str]:
