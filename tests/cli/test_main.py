@@ -203,6 +203,18 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stderr == "[]\n"
 
 
+@pytest.mark.parametrize("cores", [None, "2"])
+def test_commands_start_no_threads_of_numpy_unless_the_user_asks_for_them(cores: str | None) -> None:
+    code = (
+        "import os, sys; from penstock.cli.main import main; sys.stdout = sys.stderr; main(['--version']); import numpy; "
+        "threads = len(os.listdir('/proc/self/task')); sys.__stdout__.write(f'{threads}')"
+    )
+    env = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    env |= {"PYTHONPATH": SOURCE} | ({"OPENBLAS_NUM_THREADS": cores} if cores else {})
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
+    assert done.stdout == (cores or "1")
+
+
 def test_interrupt_before_a_run_exits_with_130() -> None:
     code = (
         "import os, signal, sys; import penstock.cli.main as m, penstock.cli.runs as r; "
