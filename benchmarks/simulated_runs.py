@@ -47,6 +47,8 @@ class Process(NamedTuple):
     """Requests from which on the intervals are judged."""
     in_flight: int | None = None
     """Requests in flight of a closed loop."""
+    in_the_long_run: Process | None = None
+    """The same process in its steady state, if this one starts with an empty server: the truth of its steady-state rows."""
 
 
 def series(margin: str, correlation: float) -> Simulate:
@@ -203,4 +205,7 @@ PROCESSES = (
     Process("closed loop, 64, full", closed_loop(64, 56, exponential), 640, in_flight=64),
     Process("batches of 8", batching(8, 0.7)),
     Process("pause every 5 s", pausing(1.0), 1000),
+    Process(
+        "M/M/4 at 0.8, steady state", open_loop(4, 0.8, empty=True), in_the_long_run=Process("", open_loop(4, 0.8))
+    ),
 )

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from benchmarks.coverage import cells
+from benchmarks.coverage import cells, error_cells
 from benchmarks.simulated_runs import PROCESSES, closed_loop, constant, open_loop, series
 
 from penstock.metrics.dependence import InFlight, requests_in_flight
@@ -161,7 +161,20 @@ def test_quantile_that_is_too_small_for_a_float_is_found() -> None:
     assert beta_quantile(0.025, 1e-3, 40.0) < 1e-14
 
 
-def test_share_without_failures_has_the_bound_of_the_rule_of_three():
-    found = share_interval(np.zeros(300))
+def test_bound_of_a_share_without_failures_allows_for_bursts_of_twenty() -> None:
+    found = share_interval(np.zeros(4000))
     assert found.low == 0
-    assert found.high == pytest.approx(1 - 0.025 ** (1 / 300))
+    assert found.high == pytest.approx(1 - 0.025 ** (1 / 200), rel=0.01)
+
+
+def test_few_shares_of_failures_in_bursts_print_an_interval_that_misses_the_truth() -> None:
+    """At 1,000 requests, a third of the runs has no failure."""
+    found = error_cells(100, 1, (400, 1000))
+    assert {cell: cell.missed for cell in found if cell.missed > 12} == {}
+
+
+def test_steady_state_rows_of_a_run_that_starts_empty_cover_the_stationary_figures() -> None:
+    process = next(each for each in PROCESSES if each.in_the_long_run is not None)
+    found = cells(process, 50, 1, (5000,))
+    assert {cell.figure: cell.missed for cell in found if cell.missed > 7} == {}
+    assert sum(cell.printed for cell in found) > 3 * 50

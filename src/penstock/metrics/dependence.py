@@ -102,7 +102,7 @@ class Dependence:
 
     def __init__(self, values: Values, in_flight: InFlight | None = None) -> None:
         self._values = values
-        self._in_flight = in_flight or InFlight(np.zeros(len(values)))
+        self.in_flight = in_flight or InFlight(np.zeros(len(values)))
         self.count = len(values)
 
     @cached_property
@@ -128,17 +128,17 @@ class Dependence:
     def _times_of_ranks(self) -> tuple[float, float]:
         """Correlation times of the ranks: because of the number in flight, and by their own correlations."""
         ranks = self._ranks()
-        return self._in_flight.tau_of(ranks), self._own(ranks, _NOISE)
+        return self.in_flight.tau_of(ranks), self._own(ranks, _NOISE)
 
     @cached_property
     def _by_load(self) -> float:
         """Correlation time because of the number in flight."""
-        return max(self._in_flight.tau_of(self._values), self._times_of_ranks[0])
+        return max(self.in_flight.tau_of(self._values), self._times_of_ranks[0])
 
     @property
     def plain_load(self) -> float:
         """Correlation time of the number in flight as it is estimated, if the values follow it."""
-        return self._in_flight.plain if self._by_load > 1 else 1.0
+        return self.in_flight.plain if self._by_load > 1 else 1.0
 
     @property
     def _of_ranks(self) -> float:
@@ -155,7 +155,7 @@ class Dependence:
         if is_constant(self._values):
             return float(self.count)
         times = self.count / max(self.of_mean, self._of_ranks)
-        return min(times, self._in_flight.times) if self._by_load > 1 else times
+        return min(times, self.in_flight.times) if self._by_load > 1 else times
 
     @property
     def is_known(self) -> bool:
@@ -170,7 +170,7 @@ class Dependence:
 
     def _own(self, values: Values, noise: float) -> float:
         """Return the correlation time by the correlations of the values."""
-        tau = correlation_time(values, noise, self._in_flight.horizon)
+        tau = correlation_time(values, noise, self.in_flight.horizon)
         times = self.count / tau
         return 1.0 if tau == 1 else tau * (1 + 4 / math.sqrt(times) + 20 / times)
 

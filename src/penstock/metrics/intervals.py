@@ -31,6 +31,10 @@ too little. Without, p99 intervals of 400 values with a correlation of 0.9 cover
 _MIN_ROUNDS, _MIN_GROUPS, _MAX_GROUPS = 4, 6, 400
 """Groups of requests whose times give the interval of a rate: rounds of a closed loop, independent groups, and groups."""
 _MAX_DEGREES = 1000
+_BURST = 20
+"""Failures often come in bursts: a server restarts, a proxy refuses. A run without one cannot know, so its bound assumes bursts
+of so many requests, or of as many as are in flight. Of 1,000 requests of which 2 % fail in bursts of 20, a third of the runs
+has no failure, and the bound for independent ones (0.37 %) misses the truth."""
 _PART = 1 << 17
 
 
@@ -152,7 +156,10 @@ def share_interval(
     tau = _tau_of_share(happened, dependence, latencies)
     if tau > 1 and not dependence.is_known:
         return _correlated(dependence, tau)
-    return FigureInterval(*_share_bounds(happened, tau, dependence.times, confidence), count / tau)
+    rare = float(min(happened.sum(), count - happened.sum()))
+    # Without latencies, only what happened tells the correlation time: as well as it has bursts.
+    times = rare / tau if rare and latencies is None else dependence.times
+    return FigureInterval(*_share_bounds(happened, tau, times, confidence), count / tau)
 
 
 def miss_bounds(missed: Values, latencies: Dependence, confidence: float) -> tuple[float, float]:
@@ -168,7 +175,9 @@ def miss_bounds(missed: Values, latencies: Dependence, confidence: float) -> tup
 
 def _tau_of_share(happened: Values, dependence: Dependence, latencies: Dependence | None) -> float:
     count, share = len(happened), float(happened.mean())
-    if count < _MIN_VALUES or (latencies is None and not 0 < share < 1):
+    if latencies is None and not 0 < share < 1:
+        return float(max(_BURST, dependence.in_flight.typical))
+    if count < _MIN_VALUES:
         return 1.0
     return dependence.of_mean if latencies is None else latencies.of_share(happened, _within(share, count))
 
