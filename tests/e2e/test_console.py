@@ -202,3 +202,16 @@ def test_named_tokenizer_that_cannot_be_loaded_stops_the_run(mock, program, prom
 def test_aiperf_and_penstock_print_the_same_version(program):
     versions = {program.run("--version", command=name).out for name in ("aiperf", "penstock")}
     assert len(versions) == 1
+
+
+def test_aiperf_says_that_it_is_profiling_and_writes_a_log(mock, program):
+    done = program.profile(mock().url, "--request-count", 2, "--ui", "none")
+    assert done.out.splitlines().count("AIPerf System is PROFILING") == 1
+    assert "AIPerf System is PROFILING" in done.text("logs/aiperf.log")
+
+
+@pytest.mark.parametrize(("command", "flags"), [("penstock", ()), ("aiperf", ("--quiet",))])
+def test_other_runs_neither_say_that_they_profile_nor_write_a_log(mock, program, command, flags):
+    done = program.profile(mock().url, "--request-count", 2, "--ui", "none", *flags, command=command)
+    assert "PROFILING" not in done.out
+    assert not (done.folder / "logs").exists()

@@ -12,7 +12,9 @@ from typing import IO, TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from penstock import __version__
 from penstock.cli import interrupts
+from penstock.cli.aiperf_log import PROFILING, AiperfLog
 from penstock.cli.progress import Display, StatusLine, step_progress
 from penstock.endpoints.base import Endpoint
 from penstock.plural import counted
@@ -52,9 +54,13 @@ class TerminalObserver(Observer):
         self._header: Header | None = None
         """The first message to the dashboard; None without a dashboard."""
         self._runner: PhaseRunner | None = None
+        self._began = False
         self._kept: list[tuple[IO[str], str]] = []
         """Lines to print once the dashboard has left the terminal."""
         self._waiting = StatusLine() if self._show_progress else None
+        self._aiperf_log: AiperfLog | None = None
+        if settings.called_aiperf and not settings.output.quiet:
+            self._aiperf_log = AiperfLog(settings.output.folder, f"Penstock {__version__}: {settings.command}")
 
     def waiting(self, seconds: float, timeout: float, reason: str) -> None:
         if self._waiting is not None:
@@ -85,6 +91,8 @@ class TerminalObserver(Observer):
             for phase in phases
         ]
         self._expected += expected
+        if self._aiperf_log is not None:
+            self._aiperf_log.next_folder = point.settings.output.folder
         if self._feed is not None:
             builder = self._feed.builder
             if self._several:
@@ -133,6 +141,8 @@ class TerminalObserver(Observer):
 
     def _print(self, text: str, stream: IO[str] | None = None) -> None:
         """Print a line, after the dashboard if there is one."""
+        if self._aiperf_log is not None:
+            self._aiperf_log.add(text)
         if self._dashboard_is_shown:
             self._kept.append((stream or sys.stdout, text))
         else:
@@ -180,8 +190,11 @@ class TerminalObserver(Observer):
 
     def begin(self) -> None:
         interrupts.load_began(self._output.folder)
+        self._began = True
 
     def progress(self, progress: RunProgress) -> None:
+        if self._aiperf_log is not None and self._began and self._aiperf_log.begin_point():
+            self._print(PROFILING)
         if self._display is not None:
             self._display(progress)
         if self._feed is not None:
@@ -211,8 +224,6 @@ def _announce(
     prepared: Prepared,
     described: str | None,
 ) -> None:
-    from penstock import __version__
-
     load, dataset = settings.load, prepared.data.dataset
     mode = "streaming" if settings.endpoint.streaming else "not streaming"
     if dataset.verbatim or prepared.job.files:

@@ -54,3 +54,6 @@ PHASE_FILES = tuple(
     f"phases/{kind}/profile_export_aiperf.{suffix}" for kind in ("warmup", "profiling") for suffix in ("json", "csv")
 )
 """Files that the manifest of the phases names."""
+
+AIPERF_LOG = "logs/aiperf.log"
+"""Written while a run lasts that was started under the name aiperf."""

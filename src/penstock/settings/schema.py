@@ -478,6 +478,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The command line with secrets redacted, for the artifacts."""
 
     @property
+    def called_aiperf(self) -> bool:
+        """True if the program was called by the name aiperf."""
+        return self.command.startswith("aiperf ")
+
+    @property
     def watches_records(self) -> bool:
         """True if a rule reads the records while the run sends."""
         return self.experiment.find_max is not None or bool(self.until)

@@ -459,8 +459,8 @@ Validity and exit status
 --require-valid | bool require_valid penstock_only
     Exit with status 1 unless the certificate of the run is VALID.
 --max-error-rate SHARE | float max_error_rate ge=0 le=1 penstock_only
-    Share of requests that may fail without exit status 1. [default: 0; under the name aiperf, the status is 1 only if
-    no request succeeds]
+    Share of requests that may fail without exit status 1. Without this flag, a program that is called aiperf exits with
+    1 only if no request succeeds, as AIPerf does. [default: 0]
 --goodput OBJECTIVES | str goodput
     Count the requests that meet all these objectives, in one argument: 'time_to_first_token:200
     inter_token_latency:10'. Limits are in the units of the report; ttft, itl, tpot and e2el are accepted too.
