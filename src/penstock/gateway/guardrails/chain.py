@@ -158,12 +158,6 @@ class LiteralMatcher:
     def contained_in(self, texts: Iterable[str]) -> bool:
         return bool(self.literals.find(self.fold(self.separator.join(texts))))
 
-    def matching_guardrails(self, folded: str, after: int = 0) -> Iterator[Guardrail]:
-        """Yield the guardrails of each literal in `folded` that ends after position `after`."""
-        for number, _, end in self.literals.find(folded):
-            if end > after:
-                yield from self.guardrails_of[number]
-
 
 def _spellings(literal: str) -> set[str]:
     """Return the spellings of a literal: as configured, composed, decomposed and normalised."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import regex
 
 from penstock.gateway.dialects.texts import DELTA
-from penstock.gateway.guardrails.chain import Chain, Rule
+from penstock.gateway.guardrails.chain import Blocked, Chain, Rule
 from penstock.gateway.guardrails.inspection import MatchCounts
 from penstock.gateway.guardrails.normalise import IGNORABLE, TOO_MANY_IGNORABLES, normalise, normalised_starts
 from penstock.gateway.guardrails.search_budget import InspectionTimeout, SearchBudgets
@@ -22,16 +23,25 @@ from penstock.gateway.guardrails.text_views import DERIVED
 _NUMBER = regex.compile("[0-9+]")
 _TRAILING_IGNORABLES = re.compile(f"[{IGNORABLE}]*\\Z")
 _SPARE = 256
-_NO_MASKS: list[tuple[int, int, Rule]] = []
+
+Mask = tuple[int, int, Rule]
+_NO_MASKS: list[Mask] = []
+
+
+class StreamSearch(NamedTuple):
+    """What the searches of all texts of a stream share."""
+
+    chain: Chain
+    match_counts: MatchCounts
+    budgets: SearchBudgets
 
 
 class IncrementalSearch:
     """The search of one form of a text: its last characters, and how far each rule has searched them."""
 
-    def __init__(self, chain: Chain, match_counts: MatchCounts, budgets: SearchBudgets, source: str) -> None:
-        self._chain = chain
-        self._match_counts = match_counts
-        self._budgets = budgets
+    def __init__(self, shared: StreamSearch, source: str) -> None:
+        self._shared = shared
+        self._chain = chain = shared.chain
         self._source = source
         self._fold: Callable[[str], str] = chain.literals.folder() if chain.literals is not None else str.casefold
         self._suffix = ""
@@ -42,43 +52,66 @@ class IncrementalSearch:
         """The position of the first character of `text`."""
         self.end = self.decided = 0
         self.folded_end = self.folded_decided = 0
-
-    def copy(self, source: str) -> IncrementalSearch:
-        """Return a search of another form that starts here. Both forms are equal so far."""
-        other = IncrementalSearch(self._chain, self._match_counts, self._budgets, source)
-        for name in ("_suffix", "base", "decided", "end", "folded_decided", "folded_end", "text"):
-            setattr(other, name, getattr(self, name))
-        other._fold(self.text)
-        other._cursors = list(self._cursors)
-        return other
+        self._borders: list[tuple[int, int]] | None = None
+        """If set, only matches over one of these positions count, and they are blocked: those in the text and in the folded
+        text."""
 
     @property
     def fully_decided(self) -> bool:
         return self.decided == self.end and self.folded_decided == self.folded_end
 
-    def add(self, text: str) -> list[tuple[int, int, Rule]]:
+    def begin_after(self, tail: str) -> None:
+        """Begin with the end of another text, in which only matches that end in later text count (see `add_border`)."""
+        self._borders = []
+        self.text = tail
+        self.end = len(tail)
+        self._cursors = [rule.finder.undecided_from(tail, 0) for rule in self._chain.rules]
+        self.decided = min(self._cursors, default=self.end)
+        self._search_literals(tail)
+
+    def add_border(self) -> None:
+        """Begin the next text, which a reader sees without a gap."""
+        assert self._borders is not None
+        self._borders.append((self.end, self.folded_end))
+
+    @property
+    def undecided_borders(self) -> int:
+        """The number of borders before which not everything is decided. They are the last ones."""
+        borders = self._borders or ()
+        return sum(end > self.decided or folded_end > self.folded_decided for end, folded_end in borders)
+
+    def add(self, text: str) -> list[Mask]:
         """Search the next piece. Return the matches to mask. Raises `Blocked`."""
-        chain = self._chain
         self.end += len(text)
         self.text += text
-        literals = chain.literals
-        if literals is not None:
-            folded = self._fold(text)
-            self.folded_end += len(folded)
-            suffix = self._suffix
-            unsearched = suffix + folded
-            for guardrail in literals.matching_guardrails(unsearched, len(suffix)):
-                guardrail.record_block(self._match_counts, self._source)
-            self._suffix = suffix = literals.literals.partial_suffix(unsearched)
-            self.folded_decided = self.folded_end - len(suffix)
-        if chain.rules:
+        self._search_literals(text)
+        if self._chain.rules:
             return self._search_rules(final=False)
         self.decided = self.end
-        if len(self.text) > chain.context + _SPARE:
+        if len(self.text) > self._chain.context + _SPARE:
             self._drop(len(self.text))
         return _NO_MASKS
 
-    def finish(self) -> list[tuple[int, int, Rule]]:
+    def _search_literals(self, text: str) -> None:
+        literals = self._chain.literals
+        if literals is None:
+            return
+        folded = self._fold(text)
+        suffix = self._suffix
+        unsearched = suffix + folded
+        first = self.folded_end - len(suffix)
+        self.folded_end += len(folded)
+        for number, start, end in literals.literals.find(unsearched):
+            if end > len(suffix) and (self._borders is None or self._crosses(first + start, first + end, folded=True)):
+                for guardrail in literals.guardrails_of[number]:
+                    guardrail.record_block(self._shared.match_counts, self._source)
+        self._suffix = suffix = literals.literals.partial_suffix(unsearched)
+        self.folded_decided = self.folded_end - len(suffix)
+
+    def _crosses(self, start: int, end: int, *, folded: bool = False) -> bool:
+        return any(start < border[folded] < end for border in self._borders or ())
+
+    def finish(self) -> list[Mask]:
         """Search the text as complete. A piece that is added later is still searched together with its end."""
         masks = self._search_rules(final=True) if self._chain.rules else []
         self.decided = self.end
@@ -95,12 +128,12 @@ class IncrementalSearch:
         self.decided = self.end
         self.folded_decided = self.folded_end
 
-    def _search_rules(self, *, final: bool) -> list[tuple[int, int, Rule]]:
+    def _search_rules(self, *, final: bool) -> list[Mask]:
         chain, text, base, cursors = self._chain, self.text, self.base, self._cursors
         length = len(text)
         decided = length
         numbers = final
-        masks: list[tuple[int, int, Rule]] = []
+        masks: list[Mask] = []
         if chain.numeric_rules and not final:
             low = min([cursors[number] for number in chain.numeric_rules]) - base
             numbers = _NUMBER.search(text, low) is not None
@@ -119,29 +152,30 @@ class IncrementalSearch:
         self._drop(decided)
         return masks
 
-    def _search(
-        self, rule: Rule, cursor: int, undecided: int, masks: list[tuple[int, int, Rule]], *, final: bool
-    ) -> int:
+    def _search(self, rule: Rule, cursor: int, undecided: int, masks: list[Mask], *, final: bool) -> int:
         """Record the certain matches from `cursor` on. Return the position from which to search next."""
         text, base = self.text, self.base
         length = len(text)
         stop = length + 1 if final else undecided
         try:
             while cursor < stop:
-                match = rule.find(text, cursor, self._budgets)
+                match = rule.find(text, cursor, self._shared.budgets)
                 if match is None or match[0] >= stop:
                     break
                 start, end, first, last = match
                 if end == length and not final:
                     return start  # the match may continue, even beyond the configured length
                 cursor = end if end > start else start + 1
-                if rule.blocks:
-                    rule.guardrail.record_block(self._match_counts, self._source)
+                if self._borders is not None:
+                    if self._crosses(base + start, base + end):
+                        raise Blocked(rule.guardrail)
+                elif rule.blocks:
+                    rule.guardrail.record_block(self._shared.match_counts, self._source)
                 elif first < last:
-                    rule.guardrail.record_mask(self._match_counts, self._source)
+                    rule.guardrail.record_mask(self._shared.match_counts, self._source)
                     masks.append((base + first, base + last, rule))
         except InspectionTimeout:
-            rule.guardrail.record_timeout(self._match_counts)
+            rule.guardrail.record_timeout(self._shared.match_counts)
         return max(cursor, undecided)
 
     def _drop(self, lowest: int) -> None:
@@ -168,29 +202,35 @@ class _Piece:
         return self._source + self._starts[position - self.start]
 
 
-class NormalisedSearch:
-    """The search of the normalised form, and the mapping of its positions to the text."""
+class NormalisedSearch(IncrementalSearch):
+    """The search of the normalised form of a text. It returns positions in the text."""
 
     def __init__(self, raw: IncrementalSearch) -> None:
-        self.search = raw.copy(DELTA + DERIVED)
+        """Begin where `raw` is: both forms are equal so far."""
+        super().__init__(raw._shared, DELTA + DERIVED)
+        own = {"_source": self._source, "_fold": self._fold, "_cursors": list(raw._cursors)}
+        vars(self).update({**vars(raw), **own})
+        self._fold(self.text)
         self._pieces = deque([_Piece(raw.base, raw.base, raw.text)])
         self._ignorables = ""
 
-    def add(self, text: str, position: int) -> list[tuple[int, int, Rule]]:
-        search = self.search
+    def add_original(self, text: str, position: int) -> list[Mask]:
+        """Search the normalised form of the next piece of the text, which is at `position`."""
         if TOO_MANY_IGNORABLES.search(self._ignorables + text) is not None:
-            search._chain.block_hidden_text()
+            self._chain.block_hidden_text()
         trailing = _TRAILING_IGNORABLES.search(self._ignorables + text)
         self._ignorables = trailing[0] if trailing is not None else ""
-        self._pieces.append(_Piece(search.end, position, text))
-        masks = search.add(normalise(text))
-        while len(self._pieces) > 1 and self._pieces[1].start <= search.base:
+        self._pieces.append(_Piece(self.end, position, text))
+        masks = self.add(normalise(text))
+        while len(self._pieces) > 1 and self._pieces[1].start <= self.base:
             self._pieces.popleft()
-        return masks
+        return self._original(masks)
 
-    def origin(self, first: int, last: int) -> tuple[int, int]:
-        """Return the span in the text of a span in the normalised form."""
-        return self._origin(first), self._origin(last - 1) + 1
+    def finish(self) -> list[Mask]:
+        return self._original(super().finish())
+
+    def _original(self, masks: list[Mask]) -> list[Mask]:
+        return [(self._origin(first), self._origin(last - 1) + 1, rule) for first, last, rule in masks]
 
     def _origin(self, position: int) -> int:
         piece = self._pieces[0]

@@ -15,13 +15,12 @@ from collections import deque
 from penstock.gateway.dialects.event_texts import BREAK, EventTexts
 from penstock.gateway.dialects.field_map import FREE, Kind
 from penstock.gateway.dialects.texts import DELTA, Address
-from penstock.gateway.guardrails.chain import Blocked, Chain, Rule
-from penstock.gateway.guardrails.incremental_search import IncrementalSearch, NormalisedSearch
-from penstock.gateway.guardrails.inspection import MatchCounts, StreamBlocked
+from penstock.gateway.guardrails.chain import Blocked, Rule
+from penstock.gateway.guardrails.incremental_search import IncrementalSearch, Mask, NormalisedSearch, StreamSearch
+from penstock.gateway.guardrails.inspection import StreamBlocked
 from penstock.gateway.guardrails.joined_texts import NOT_HELD, JoinedSearch, JoinedTexts
 from penstock.gateway.guardrails.masking import Masking
 from penstock.gateway.guardrails.normalise import is_plain, normalise
-from penstock.gateway.guardrails.search_budget import SearchBudgets
 from penstock.gateway.guardrails.text_views import TAGS, TextView, starts_like_json, views_of
 from penstock.gateway.surrogates import join_surrogates
 
@@ -36,23 +35,13 @@ _MAX_TEXTS = 4096
 class StreamedText:
     """One growing text of a stream, and the state of its search."""
 
-    def __init__(
-        self,
-        chain: Chain,
-        match_counts: MatchCounts,
-        budgets: SearchBudgets,
-        *,
-        whole: bool = False,
-        group: JoinedTexts | None = None,
-    ) -> None:
+    def __init__(self, shared: StreamSearch, *, whole: bool = False, group: JoinedTexts | None = None) -> None:
         """`whole`: hold the text to its end. `group`: the texts that a reader sees together with this one."""
-        self._chain = chain
-        self._match_counts = match_counts
-        self._budgets = budgets
+        self._shared = shared
         self._group = group
         self._joined: JoinedSearch | None = group.begin(self) if group is not None else None
         """The search for matches that begin in an earlier text of the group."""
-        self._raw = IncrementalSearch(chain, match_counts, budgets, DELTA)
+        self._raw = IncrementalSearch(shared, DELTA)
         self._normal: NormalisedSearch | None = None
         self._checkpoints: deque[tuple[int, tuple[int, int, int, int]]] = deque()
         """Ends of pieces that are not decided, with the ends of all forms there."""
@@ -84,8 +73,10 @@ class StreamedText:
             text, self._high_surrogate = join_surrogates(self._high_surrogate + text)
         self.open = True
         self.end += len(text)
-        if self._joined is not None and not self._joined.add(text):
-            self._joined = None
+        if self._joined is not None:
+            self._joined.add(text)
+            if not self._joined.active:
+                self._joined = None
         if self._only_whitespace and text and not text.isspace():
             self._only_whitespace = False
             self._is_json = starts_like_json(text)
@@ -123,7 +114,7 @@ class StreamedText:
                 self._deferred = ""
             self._mask(self._raw.finish())
             if self._normal is not None:
-                self._mask_normal(self._normal.search.finish())
+                self._mask(self._normal.finish())
         self._checkpoints.clear()
         self.decided = self.end
 
@@ -137,7 +128,7 @@ class StreamedText:
             self._normal = NormalisedSearch(self._raw)
         self._mask(self._raw.add(text))
         if self._normal is not None:
-            self._mask_normal(self._normal.add(text, position))
+            self._mask(self._normal.add_original(text, position))
 
     def _hold_rest(self, text: str) -> str:
         """Hold the text from the first character on that needs a search of the whole text. Return the text before it."""
@@ -159,7 +150,7 @@ class StreamedText:
     def _advance(self) -> None:
         """Move `decided` to the end of the last piece that is decided in all forms."""
         raw = self._raw
-        normal = raw if self._normal is None else self._normal.search
+        normal = self._normal or raw
         if raw.end == self.end and raw.fully_decided and (normal is raw or normal.fully_decided):
             if self._checkpoints:
                 self._checkpoints.clear()
@@ -173,14 +164,9 @@ class StreamedText:
         while self._checkpoints and all(map(int.__ge__, reached, self._checkpoints[0][1])):
             self.decided = self._checkpoints.popleft()[0]
 
-    def _mask(self, masks: list[tuple[int, int, Rule]]) -> None:
+    def _mask(self, masks: list[Mask]) -> None:
         for first, last, rule in masks:
             self._add_mask(first, last, rule, self._token(rule))
-
-    def _mask_normal(self, masks: list[tuple[int, int, Rule]]) -> None:
-        assert self._normal is not None
-        for first, last, rule in masks:
-            self._add_mask(*self._normal.origin(first, last), rule, self._token(rule))
 
     def _token(self, rule: Rule) -> str:
         return TextView('"' if self._is_json else "", "", 0).escape_token(rule.token)
@@ -196,8 +182,9 @@ class StreamedText:
         self._held = []
         views: list[TextView] = []
         if views_of(views, raw.text + text, DELTA, 0, raw.base, decode=self._is_json):
-            self._chain.block_hidden_text()
-        for view, first, last, rule in self._chain.search(views, self._match_counts, self._budgets, after=raw.decided):
+            self._shared.chain.block_hidden_text()
+        chain, match_counts, budgets = self._shared
+        for view, first, last, rule in chain.search(views, match_counts, budgets, after=raw.decided):
             token = view.escape_token(rule.token) if view.level else self._token(rule)
             self._add_mask(*view.source_span(first, last), rule, token)
         raw.skip(text)
@@ -207,12 +194,8 @@ class StreamedText:
 class StreamedTexts:
     """The texts of one stream by address."""
 
-    def __init__(
-        self, chain: Chain, match_counts: MatchCounts, budgets: SearchBudgets, event_texts: EventTexts
-    ) -> None:
-        self._chain = chain
-        self._match_counts = match_counts
-        self._budgets = budgets
+    def __init__(self, shared: StreamSearch, event_texts: EventTexts) -> None:
+        self._shared = shared
         self._joined_group = event_texts.joined_group
         self._texts: dict[Address, StreamedText] = {}
         self._groups: dict[Address, JoinedTexts] = {}
@@ -231,13 +214,8 @@ class StreamedTexts:
                 self._texts = {known: text for known, text in self._texts.items() if text.open}
                 if len(self._texts) >= _MAX_TEXTS:
                     raise StreamBlocked(None)
-            streamed_text = self._texts[address] = StreamedText(
-                self._chain,
-                self._match_counts,
-                self._budgets,
-                whole=kind == FREE,
-                group=self._group(self._joined_group(address)),
-            )
+            group = self._group(self._joined_group(address))
+            streamed_text = self._texts[address] = StreamedText(self._shared, whole=kind == FREE, group=group)
         return streamed_text
 
     def _group(self, key: Address | None) -> JoinedTexts | None:
@@ -245,7 +223,7 @@ class StreamedTexts:
             return None
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = JoinedTexts(self._chain, self._match_counts, self._budgets)
+            group = self._groups[key] = JoinedTexts(self._shared)
         return group
 
     def close(self, prefix: Address) -> None:

@@ -24,6 +24,7 @@ from penstock.gateway.dialects.sse_frames import Frame, Part
 from penstock.gateway.dialects.texts import Address, TextRef
 from penstock.gateway.guardrails.chain import Blocked, Chain
 from penstock.gateway.guardrails.delta_template import DeltaTemplate
+from penstock.gateway.guardrails.incremental_search import StreamSearch
 from penstock.gateway.guardrails.inspection import MatchCounts, StreamBlocked
 from penstock.gateway.guardrails.offload import INLINE_BYTES, run_in_thread
 from penstock.gateway.guardrails.search_budget import SearchBudgets
@@ -106,7 +107,7 @@ class WindowGuard(StreamGuard):
         super().__init__(chain, route, mode)
         self._budgets = SearchBudgets(mode.max_inspection_ms / 1000 * _LOOP_SHARE, stream=True)
         self._monitor = monitor
-        self._streamed_texts = StreamedTexts(chain, self._match_counts, self._budgets, self._event_texts)
+        self._streamed_texts = StreamedTexts(StreamSearch(chain, self._match_counts, self._budgets), self._event_texts)
         self._held: deque[_HeldEvent] = deque()
         self._detached: list[_HeldEvent] = []
         """Pieces removed from released events. Those of one text are in order, and precede its held pieces."""
