@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.gateway.limits import Limiter, Reservation
+from penstock.gateway.limits import Limiter, Reservation, SharedTable
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.resources.snapshot import CallerKey, Model, Policy, RateLimit
 
 NOW = 1_800_000_000.0
 """A multiple of every window length, so that ticks start at it."""
+
+_folders: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def temporary_table(*, windows: int = 1024, slots: int = 64) -> SharedTable:
+    """Return a table in a file that is removed at the end of the process."""
+    _folders.append(tempfile.TemporaryDirectory())
+    return SharedTable.open(f"{_folders[-1].name}/limits", windows=windows, slots=slots)
 
 
 def key(name: str = "alice", *, team_id: str | None = None, user_id: str | None = None, **limits: int) -> CallerKey:

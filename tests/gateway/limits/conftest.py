@@ -8,6 +8,7 @@ import pytest
 
 from penstock.gateway.limits import SharedTable
 from penstock.gateway.limits.local_limiter import LocalLimiter
+from support.limit_objects import temporary_table
 from support.redis_server import RedisServer
 
 
@@ -33,7 +34,7 @@ def local() -> Iterator[Callable[[], LocalLimiter]]:
     tables: list[SharedTable] = []
 
     def make() -> LocalLimiter:
-        tables.append(SharedTable.private(windows=1024, slots=64))
+        tables.append(temporary_table(windows=1024, slots=64))
         return LocalLimiter(tables[-1])
 
     yield make

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from penstock.gateway.limits import Limiter, Reservation, open_limiter
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.resources.config import LimitsConfig
-from support.limit_objects import admitted, attempt, key, model, policy
+from support.limit_objects import admitted, attempt, key, model, policy, temporary_table
 
 FRESH = itertools.count()
 RunWithLimiter = Callable[[Callable[[Limiter], Awaitable[Any]]], Any]
@@ -29,7 +29,7 @@ def run_with_limiter(request: pytest.FixtureRequest) -> RunWithLimiter:
 
     def start(work: Callable[[Limiter], Awaitable[Any]]) -> Any:
         async def run() -> Any:
-            limiter = open_limiter(LimitsConfig(redis_url=url), None)
+            limiter = open_limiter(LimitsConfig(redis_url=url), temporary_table())
             try:
                 return await work(limiter)
             finally:

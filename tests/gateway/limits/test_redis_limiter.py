@@ -21,14 +21,14 @@ from penstock.gateway.refusal import Refusal
 from penstock.gateway.resources.config import LimitsConfig
 from penstock.gateway.resources.snapshot import CallerKey
 from support import TESTS
-from support.limit_objects import admitted, attempt, key, model, run
+from support.limit_objects import admitted, attempt, key, model, run, temporary_table
 from support.redis_server import RedisServer
 
 MINUTE_US = 60_000_000
 
 
 def open_redis_limiter(server: RedisServer) -> Limiter:
-    return open_limiter(LimitsConfig(redis_url=server.url), None)
+    return open_limiter(LimitsConfig(redis_url=server.url), temporary_table())
 
 
 async def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
@@ -95,7 +95,7 @@ def test_redis_and_local_table_make_the_same_decisions(
     client = redis.Redis.from_url(redis_server.url)
     client.flushall()
     admit, settle = client.register_script(scripts.ADMIT), client.register_script(scripts.SETTLE)
-    table = SharedTable.private(windows=64, slots=16)
+    table = temporary_table(windows=64, slots=16)
     limiter = LocalLimiter(table)
     caller, requested = key(tpm=limit), model()
     width = MINUTE_US // 32
@@ -213,7 +213,7 @@ def test_gateway_starts_without_redis_and_uses_it_later(redis_server: RedisServe
 
 def test_hanging_redis_does_not_block_requests(redis_server: RedisServer) -> None:
     async def scenario() -> None:
-        limiter = open_limiter(LimitsConfig(redis_url=redis_server.short_timeout_url), None)
+        limiter = open_limiter(LimitsConfig(redis_url=redis_server.short_timeout_url), temporary_table())
         assert admitted(await attempt(limiter, key(rpm=5), now=time.time()))
         redis_server.signal(signal.SIGSTOP)
         try:
@@ -255,7 +255,7 @@ def test_slow_redis_counts_no_request_twice(redis_server: RedisServer, charges: 
     client = redis.Redis.from_url(redis_server.url)
 
     async def scenario() -> None:
-        limiter = open_limiter(LimitsConfig(redis_url=redis_server.short_timeout_url), None)
+        limiter = open_limiter(LimitsConfig(redis_url=redis_server.short_timeout_url), temporary_table())
         caller = key(rpm=5, tpm=100, concurrency=5)
         first = await attempt(limiter, caller, tokens=40, now=time.time())
         assert isinstance(first, Reservation)
@@ -342,7 +342,7 @@ def test_read_only_redis_is_treated_as_unavailable(
 
 def test_password_in_the_url_is_not_logged(capsys: pytest.CaptureFixture[str]) -> None:
     async def scenario() -> None:
-        limiter = open_limiter(LimitsConfig(redis_url="redis://user:hush@127.0.0.1:1/0"), None)
+        limiter = open_limiter(LimitsConfig(redis_url="redis://user:hush@127.0.0.1:1/0"), temporary_table())
         assert admitted(await attempt(limiter, key(rpm=5), now=time.time()))
         await limiter.close()
 
@@ -409,11 +409,11 @@ def test_every_redis_key_has_an_expiry(redis_server: RedisServer) -> None:
 
 ADMIT_90 = """
 import asyncio, json, sys, time
-from support.limit_objects import attempt, key, model
+from support.limit_objects import attempt, key, model, temporary_table
 from penstock.gateway.resources.config import LimitsConfig
 from penstock.gateway.limits import open_limiter, Reservation
 async def main():
-    limiter = open_limiter(LimitsConfig(redis_url=sys.argv[1]), None)
+    limiter = open_limiter(LimitsConfig(redis_url=sys.argv[1]), temporary_table())
     caller, requested, count = key(rpm=200), model(), 0
     print("ready", flush=True); sys.stdin.readline()
     for _ in range(90):

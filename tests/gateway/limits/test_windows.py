@@ -8,11 +8,10 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.gateway.limits import SharedTable
 from penstock.gateway.limits.local_limiter import LocalLimiter
 from penstock.gateway.limits.windows import TICKS, wait_us, width_us
 from penstock.gateway.refusal import Refusal
-from support.limit_objects import NOW, admitted, attempt, key, run
+from support.limit_objects import NOW, admitted, attempt, key, run, temporary_table
 
 MINUTE_US = 60_000_000
 TICK_US = MINUTE_US // TICKS
@@ -59,7 +58,7 @@ steps = st.lists(
 def test_decisions_follow_the_definition_and_no_15_16_span_exceeds_the_limit(
     limit: int, steps: list[tuple[int, int]]
 ) -> None:
-    table = SharedTable.private(windows=64, slots=16)
+    table = temporary_table(windows=64, slots=16)
     limiter = LocalLimiter(table)
     reference = ReferenceWindow(limit)
     caller = key(tpm=limit)
@@ -80,7 +79,7 @@ def test_decisions_follow_the_definition_and_no_15_16_span_exceeds_the_limit(
 @settings(max_examples=150, deadline=None)
 @given(limit=st.integers(1, 12), pauses=st.lists(st.integers(0, 8_000_000), min_size=1, max_size=60))
 def test_retry_after_is_the_first_whole_second_at_which_the_request_is_admitted(limit: int, pauses: list[int]) -> None:
-    table = SharedTable.private(windows=64, slots=16)
+    table = temporary_table(windows=64, slots=16)
     limiter = LocalLimiter(table)
     caller = key(rpm=limit)
 

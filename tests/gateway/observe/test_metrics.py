@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.gateway.ledger.entry import Attempt, GuardrailHit
 from penstock.gateway.ledger.mover import MoverState
-from penstock.gateway.limits import SharedTable, open_limiter
+from penstock.gateway.limits import open_limiter
 from penstock.gateway.observe.exposition import ConfigState, Exposition
 from penstock.gateway.observe.families import FAMILIES
 from penstock.gateway.observe.metrics import MAX_SERIES, Metrics
@@ -22,6 +22,7 @@ from penstock.gateway.resources.snapshot import CallerKey, GuardrailSpec, Model,
 from penstock.gateway.serving.app import App
 from penstock.gateway.serving.runtime import Runtime
 from support.gateway_traffic import Worker, finished_entry
+from support.limit_objects import temporary_table
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -195,7 +196,7 @@ def test_delay_of_the_event_loop_is_reported_until_the_next_write(tmp_path: Path
     exposition = Exposition(str(tmp_path))
 
     async def block_the_loop() -> tuple[Samples, Samples]:
-        limiter = open_limiter(LimitsConfig(), SharedTable.private(windows=64, slots=16))
+        limiter = open_limiter(LimitsConfig(), temporary_table(windows=64, slots=16))
         recorder = Recorder(str(tmp_path), 0)
         App(runtime, 0, limiter, recorder).start(asyncio.get_running_loop())
         time.sleep(0.4)

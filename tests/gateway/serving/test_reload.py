@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.gateway.limits import SharedTable, open_limiter
+from penstock.gateway.limits import open_limiter
 from penstock.gateway.observe.recorder import Recorder
 from penstock.gateway.resources.config import GatewayConfig, LedgerConfig, LimitsConfig
 from penstock.gateway.resources.snapshot import Snapshot
@@ -20,6 +20,7 @@ from penstock.gateway.serving.reload import Reloader
 from penstock.gateway.serving.runtime import Runtime
 from support.gateway_process import resources, sha256
 from support.ledger_entries import Messages
+from support.limit_objects import temporary_table
 from support.programs import wait_for
 
 
@@ -94,7 +95,7 @@ def test_worker_that_cannot_load_new_resources_is_reported_and_retries(
         return dict(state)
 
     async def scenario() -> None:
-        limiter = open_limiter(LimitsConfig(), SharedTable.private(windows=64, slots=16))
+        limiter = open_limiter(LimitsConfig(), temporary_table(windows=64, slots=16))
         app = App(runtime, 0, limiter, Recorder(runtime.config.ledger.spool, 0))
         app.start(asyncio.get_running_loop())
         assert (worker()["generation"], reloader.status()["state"]) == (1, "synced")

@@ -19,13 +19,12 @@ from penstock.gateway.resources.config import LimitsConfig
 __all__ = ["Limiter", "Reservation", "SharedTable", "open_limiter"]
 
 
-def open_limiter(config: LimitsConfig, shared: SharedTable | None) -> Limiter:
-    """Return the configured limiter, which closes the table when it is closed. Without a table, counters are private."""
-    table = shared if shared is not None else SharedTable.private()
+def open_limiter(config: LimitsConfig, table: SharedTable) -> Limiter:
+    """Return the configured limiter, which closes the table when it is closed."""
     local = LocalLimiter(table)
     if config.redis_url is None:
         return local
     # redis-py takes 0.1 to 0.2 s to import
     from penstock.gateway.limits.redis_limiter import RedisLimiter
 
-    return RedisLimiter(config.redis_url, local, table)
+    return RedisLimiter(config.redis_url, local)

@@ -21,7 +21,6 @@ import contextlib
 import mmap
 import os
 import struct
-from collections.abc import Iterator
 from fcntl import LOCK_EX, LOCK_UN, flock
 from typing import Final
 
@@ -51,7 +50,7 @@ _SLOT_WORDS: Final = _SLOT_COUNTERS + _ROWS // 2
 class SharedTable:
     """The shared counters. The main process calls `open` before the workers start, and each worker `attach`."""
 
-    def __init__(self, path: str | None, fd: int, memory: mmap.mmap) -> None:
+    def __init__(self, path: str, fd: int, memory: mmap.mmap) -> None:
         self.path = path
         self._fd = fd
         self._memory = memory
@@ -97,36 +96,24 @@ class SharedTable:
             os.close(fd)
             raise
 
-    @classmethod
-    def private(cls, *, windows: int = 16384, slots: int = 4096) -> SharedTable:
-        """Return a table for a single process, without a file or a lock."""
-        memory = mmap.mmap(-1, _table_bytes(windows, slots))
-        memory[:24] = struct.pack("3Q", _MAGIC, windows, slots)
-        return cls(None, -1, memory)
-
     def lock(self) -> None:
-        if self._fd >= 0:
-            flock(self._fd, LOCK_EX)
+        flock(self._fd, LOCK_EX)
 
     def unlock(self) -> None:
-        if self._fd >= 0:
-            flock(self._fd, LOCK_UN)
+        flock(self._fd, LOCK_UN)
 
     def close(self) -> None:
         """Release the slots and the row of this process, and unmap the table."""
         if self._row >= 0:
             self.lock()
             self._clear_row(self._row)
-            if self._row_fd >= 0:
-                os.close(self._row_fd)
-            self._row = self._row_fd = -1
+            os.close(self._row_fd)
+            self._row = -1
             self.unlock()
         self.words.release()
         self._counters32.release()
         self._memory.close()
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        os.close(self._fd)
 
     def claim_row(self) -> None:
         """Take a row for this process, after clearing those of dead processes."""
@@ -146,9 +133,7 @@ class SharedTable:
         raise RuntimeError(f"more than {_ROWS} processes share the limits in {self.path}")
 
     def _own(self, row: int) -> int:
-        """Return a descriptor that owns the row; -1 if another process owns it, or if the table has no file."""
-        if self.path is None:
-            return -1
+        """Return a descriptor that owns the row; -1 if another process owns it."""
         fd = os.open(f"{self.path}.{row}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         if owned_file.is_orphan(fd):
             return fd
@@ -195,16 +180,11 @@ class SharedTable:
         """Return the offset of the key's record, which is created if needed and advanced to `tick`, and its tick, which is
         later if another process's clock was ahead."""
         words = self.words
-        oldest, oldest_used = -1, -1
-        for offset in self._probe(self._windows_offset, self._windows, _WINDOW_WORDS, low):
-            if words[offset] == low and words[offset + 1] == high:
-                return offset, self.advance(offset, tick)
-            used = words[offset + 2] * words[offset + 3]
-            if oldest < 0 or used < oldest_used:
-                oldest, oldest_used = offset, used
-            if not words[offset]:
-                break
-        if words[oldest] and oldest_used + TICKS * words[oldest + 3] > tick * width:
+        offset, others = self._find(self._windows_offset, self._windows, _WINDOW_WORDS, low, high)
+        if offset >= 0:
+            return offset, self.advance(offset, tick)
+        oldest = min(others, key=lambda other: words[other + 2] * words[other + 3])
+        if words[oldest] and (words[oldest + 2] + TICKS) * words[oldest + 3] > tick * width:
             self.evicted += 1
         self._replace(oldest, low, high, tick, _WINDOW_WORDS)
         words[oldest + 3] = width
@@ -232,18 +212,15 @@ class SharedTable:
     def slots(self, low: int, high: int, now_us: int) -> int:
         """Return the offset of the key's record, creating it if needed; -1 if there is no free record."""
         words = self.words
-        unused = -1
-        for offset in self._probe(self._slots_offset, self._slots, _SLOT_WORDS, low):
-            if words[offset] == low and words[offset + 1] == high:
-                words[offset + 2] = now_us
-                return offset
-            if (unused < 0 or words[offset + 2] < words[unused + 2]) and not self.held(offset):
-                unused = offset
-            if not words[offset]:
-                break
-        if unused >= 0:
-            self._replace(unused, low, high, now_us, _SLOT_WORDS)
-        return unused
+        offset, others = self._find(self._slots_offset, self._slots, _SLOT_WORDS, low, high)
+        if offset >= 0:
+            words[offset + 2] = now_us
+            return offset
+        unused = [other for other in others if not self.held(other)]
+        offset = min(unused, key=lambda other: words[other + 2], default=-1)
+        if offset >= 0:
+            self._replace(offset, low, high, now_us, _SLOT_WORDS)
+        return offset
 
     def held(self, offset: int) -> int:
         """Return the number of slots that all processes hold in the record."""
@@ -255,8 +232,17 @@ class SharedTable:
         counter = 2 * (offset + _SLOT_COUNTERS) + self._row
         self._counters32[counter] = max(0, self._counters32[counter] + change)
 
-    def _probe(self, first: int, records: int, words: int, low: int) -> Iterator[int]:
-        return (first + ((low + probe) % records) * words for probe in range(_PROBES))
+    def _find(self, first: int, records: int, words: int, low: int, high: int) -> tuple[int, list[int]]:
+        """Return the offset of the key's record, or -1, and those of the other records where it may be."""
+        others: list[int] = []
+        for probe in range(_PROBES):
+            offset = first + ((low + probe) % records) * words
+            if self.words[offset] == low and self.words[offset + 1] == high:
+                return offset, others
+            others.append(offset)
+            if not self.words[offset]:
+                break
+        return -1, others
 
     def _replace(self, offset: int, low: int, high: int, used: int, words: int) -> None:
         """Write an empty record. Its key comes last, so a crash leaves a record without one."""

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Final
 
+from penstock.gateway.limits.counter_table import SharedTable
 from penstock.gateway.limits.request_limits import RequestLimits, RequestLimitsCache
 from penstock.gateway.resources.snapshot import CallerKey, Model, Policy
 
@@ -44,13 +45,14 @@ class Limiter(ABC):
     failures = 0
     """Number of failed accesses to Redis."""
 
-    def __init__(self) -> None:
+    def __init__(self, table: SharedTable) -> None:
+        self.table = table
         self._limits_cache = RequestLimitsCache()
 
     @property
-    @abstractmethod
     def evicted(self) -> int:
         """Number of windows that this process replaced before they expired."""
+        return self.table.evicted
 
     async def enter(self, key: CallerKey, policies: Sequence[Policy], now: float) -> Reservation:
         """Check the limits of the key and take its concurrency slot. Charges nothing; raises Refusal 429."""

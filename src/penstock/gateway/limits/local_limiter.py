@@ -22,33 +22,22 @@ class LocalLimiter(Limiter):
     """Counts exactly across all processes that are attached to the table."""
 
     def __init__(self, table: SharedTable) -> None:
-        super().__init__()
-        self._table = table
+        super().__init__(table)
         self._last_reap = 0.0
         self._closed = False
         table.claim_row()
-
-    @property
-    def evicted(self) -> int:
-        return self._table.evicted
-
-    async def _admit(self, limits: RequestLimits, tokens: int, now: float, *, charge: bool) -> Reservation:
-        return self.admit_now(limits, tokens, now, charge=charge)
-
-    async def settle(self, reservation: Reservation, tokens: int, now: float) -> None:
-        self.settle_now(reservation, tokens, now)
 
     async def close(self) -> None:
         """Close the table, which releases the slots of this process. Later settlements do nothing."""
         if not self._closed:
             self._closed = True
-            self._table.close()
+            self.table.close()
 
-    def admit_now(self, limits: RequestLimits, tokens: int, now: float, *, charge: bool = True) -> Reservation:
+    async def _admit(self, limits: RequestLimits, tokens: int, now: float, *, charge: bool) -> Reservation:
         """Check all limits before charging any, so that a refused request is not counted. Without `charge`, only slots are
         taken."""
         now_us = int(now * 1_000_000)
-        table = self._table
+        table = self.table
         words = table.words
         table.lock()
         try:
@@ -74,12 +63,12 @@ class LocalLimiter(Limiter):
         ]
         return Reservation(limits.headers(states, [left - 1 for left in free]), charges, limits.concurrency, self)
 
-    def settle_now(self, reservation: Reservation, tokens: int, now: float) -> None:
+    async def settle(self, reservation: Reservation, tokens: int, now: float) -> None:
         if reservation.settled or self._closed:
             return
         reservation.settled = True
         now_us = int(now * 1_000_000)
-        table = self._table
+        table = self.table
         words = table.words
         table.lock()
         try:
@@ -108,30 +97,30 @@ class LocalLimiter(Limiter):
         offset, current = self._find(window, tick)
         elapsed = now_us - tick * width if current == tick else 0
         amount = window.amount(tokens)
-        ring = self._table.words[offset + RING : offset + RING + TICKS].tolist()
+        ring = self.table.words[offset + RING : offset + RING + TICKS].tolist()
         headroom = (window.limit - sum(ring) - amount) * width + ring[(current + 1) % TICKS] * elapsed
         return offset, current, elapsed, amount, headroom
 
     def _find(self, window: WindowLimit, tick: int) -> tuple[int, int]:
         """Return the offset of the window's record, which is advanced to `tick`, and its tick."""
-        words, offset = self._table.words, window.offset
+        words, offset = self.table.words, window.offset
         if offset >= 0 and words[offset] == window.low and words[offset + 1] == window.high:
-            return offset, self._table.advance(offset, tick)
-        window.offset, tick = self._table.window(window.low, window.high, window.width, tick)
+            return offset, self.table.advance(offset, tick)
+        window.offset, tick = self.table.window(window.low, window.high, window.width, tick)
         return window.offset, tick
 
     def _slots(self, limit: ConcurrencyLimit, now_us: int) -> int:
         """Return the offset of the limit's record; -1 if there is none."""
-        words, offset = self._table.words, limit.offset
+        words, offset = self.table.words, limit.offset
         if offset >= 0 and words[offset] == limit.low and words[offset + 1] == limit.high:
             words[offset + 2] = now_us
         else:
-            offset = limit.offset = self._table.slots(limit.low, limit.high, now_us)
+            offset = limit.offset = self.table.slots(limit.low, limit.high, now_us)
         return offset
 
     def _free(self, limits: RequestLimits, offsets: list[int]) -> list[int]:
         return [
-            limit.limit - self._table.held(offset) if offset >= 0 else limit.limit
+            limit.limit - self.table.held(offset) if offset >= 0 else limit.limit
             for limit, offset in zip(limits.concurrency, offsets, strict=True)
         ]
 
@@ -141,12 +130,12 @@ class LocalLimiter(Limiter):
         if now - self._last_reap < _REAP_EVERY_S:
             return False
         self._last_reap = now
-        return self._table.reap() > 0
+        return self.table.reap() > 0
 
     def _refusal(self, limits: RequestLimits, windows: list[_WindowState], free: list[int]) -> Refusal:
         states, waits = [], []
         for window, (offset, tick, elapsed, amount, _) in zip(limits.windows, windows, strict=True):
-            counts = self._table.counts(offset, tick)
+            counts = self.table.counts(offset, tick)
             left = remaining(counts, elapsed, window.width, window.limit)
             states.append((left, reset_us(counts, elapsed, window.width)))
             waits.append(wait_us(counts, elapsed, window.width, amount, window.limit))

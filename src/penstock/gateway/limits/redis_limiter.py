@@ -26,7 +26,6 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from penstock.gateway.limits import scripts
-from penstock.gateway.limits.counter_table import SharedTable
 from penstock.gateway.limits.limiter import Limiter, Reservation
 from penstock.gateway.limits.local_limiter import LocalLimiter
 from penstock.gateway.limits.request_limits import ConcurrencyLimit, RequestLimits, WindowLimit
@@ -44,11 +43,10 @@ _REDIS_ERRORS: Final = (RedisError, OSError, asyncio.TimeoutError)
 
 
 class RedisLimiter(Limiter):
-    def __init__(self, url: str, local: LocalLimiter, table: SharedTable) -> None:
-        """`local` counts while Redis is unreachable; `table` determines which process of the machine logs that."""
-        super().__init__()
+    def __init__(self, url: str, local: LocalLimiter) -> None:
+        """`local` counts while Redis is unreachable; its table determines which process of the machine logs that."""
+        super().__init__(local.table)
         self._local = local
-        self._table = table
         self._address = _redact_url(url)
         self._owner = uuid.uuid4().hex
         self._id_prefix = _PREFIX + b"r:" + uuid.uuid4().hex.encode()
@@ -76,16 +74,9 @@ class RedisLimiter(Limiter):
         self._settle_script = self._client.register_script(scripts.SETTLE)
         self._heartbeat_script = self._client.register_script(scripts.HEARTBEAT)
 
-    @property
-    def evicted(self) -> int:
-        return self._local.evicted
-
     async def settle(self, reservation: Reservation, tokens: int, now: float) -> None:
-        self._settle_soon(reservation, tokens, now)
-
-    def _settle_soon(self, reservation: Reservation, tokens: int, now: float) -> None:
         if reservation.owner is self._local:
-            self._local.settle_now(reservation, tokens, now)
+            await self._local.settle(reservation, tokens, now)
         elif not reservation.settled:
             reservation.settled = True
             self._spawn(self._settle(reservation, tokens))
@@ -107,7 +98,7 @@ class RedisLimiter(Limiter):
 
     async def _admit(self, limits: RequestLimits, tokens: int, now: float, *, charge: bool) -> Reservation:
         if self.degraded:
-            return self._local.admit_now(limits, tokens, now, charge=charge)
+            return await self._local._admit(limits, tokens, now, charge=charge)
         admission = self._spawn(self._admit_in_redis(limits, tokens, now, charge=charge))
         try:
             return await asyncio.shield(admission)
@@ -138,7 +129,7 @@ class RedisLimiter(Limiter):
                 refund += (0, amount if charge else 0, 0, window.width)
             self._unconfirmed.append((keys, refund))
             self._record_failure(error)
-            return self._local.admit_now(limits, tokens, now, charge=charge)
+            return await self._local._admit(limits, tokens, now, charge=charge)
         states = [(reply[index + 1], reply[index + 2]) for index in range(1, 4 * len(amounts), 4)]
         free = reply[1 + 4 * len(amounts) :]
         if not reply[0]:
@@ -181,7 +172,9 @@ class RedisLimiter(Limiter):
 
     def _refund(self, admission: asyncio.Task[Reservation]) -> None:
         if not admission.cancelled() and admission.exception() is None:
-            self._settle_soon(admission.result(), 0, time.time())
+            reservation = admission.result()
+            is_local = reservation.owner is self._local
+            self._spawn(self._local.settle(reservation, 0, time.time()) if is_local else self._settle(reservation, 0))
 
     async def _heartbeat(self) -> None:
         """Renew the lease of this process's slots while it holds any."""
@@ -202,7 +195,7 @@ class RedisLimiter(Limiter):
         self.failures += 1
         if not self.degraded:
             self.degraded = True
-            if self._table.claim_outage_report(down=True):
+            if self.table.claim_outage_report(down=True):
                 log_operator_message(
                     f"Redis at {self._address} is unavailable ({type(error).__name__}); "
                     "limits are counted on this machine only until it is back",
@@ -224,7 +217,7 @@ class RedisLimiter(Limiter):
                 self._owner = owner
                 self._held.clear()
                 self.degraded = False
-                if self._table.claim_outage_report(down=False):
+                if self.table.claim_outage_report(down=False):
                     log_operator_message(f"Redis at {self._address} is back; limits are counted there again")
                 return
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from penstock.gateway.limits.windows import width_us
 from penstock.gateway.refusal import Refusal
@@ -26,7 +26,16 @@ _HEADER_NAMES: Final = {
 }
 _MAX_CACHED: Final = 8192
 
-Layer = Literal["key", "model"] | Policy
+
+class Layer(NamedTuple):
+    """What a limit belongs to."""
+
+    label: str
+    phrase: str
+    policy: dict[str, str] | None = None
+
+
+_KEY, _MODEL = Layer("api_key", "of this API key"), Layer("model", "of this model")
 
 
 def bucket_key(*parts: str) -> bytes:
@@ -89,7 +98,7 @@ class RequestLimits:
         self.concurrency = tuple(concurrency)
         self.token_windows = tuple(index for index, window in enumerate(windows) if window.tokens)
         """Indexes of the windows to correct when the request is settled."""
-        self.reported = tuple(index for index, window in enumerate(windows) if window.layer == "key")
+        self.reported = tuple(index for index, window in enumerate(windows) if window.layer is _KEY)
         """Indexes of the windows for the x-ratelimit headers; they are the first ones."""
         # (header names, indexes into the windows)
         self._header_groups = tuple(
@@ -97,7 +106,7 @@ class RequestLimits:
             for tokens in (False, True)
             if (indexes := [index for index in self.reported if windows[index].tokens is tokens])
         )
-        self._key_concurrency = next((index for index, limit in enumerate(concurrency) if limit.layer == "key"), None)
+        self._key_concurrency = next((index for index, limit in enumerate(concurrency) if limit.layer is _KEY), None)
 
     @cached_property
     def without_slots(self) -> RequestLimits:
@@ -107,7 +116,7 @@ class RequestLimits:
     @cached_property
     def without_key_slot(self) -> RequestLimits:
         """All limits but the concurrency of the key."""
-        others = [limit for limit in self.concurrency if limit.layer != "key"]
+        others = [limit for limit in self.concurrency if limit.layer is not _KEY]
         return RequestLimits(self.key, self.model, self.policies, list(self.windows), others)
 
     def headers(self, states: Sequence[tuple[int, int]], free: Sequence[int]) -> tuple[tuple[str, str], ...]:
@@ -139,19 +148,19 @@ class RequestLimits:
                 return Refusal(
                     429,
                     "rate_limit_exceeded",
-                    f"The {unit} limit of {window.limit} per {window.per} {_owner_phrase(window.layer)} is reached.",
-                    policy=_policy(window.layer),
+                    f"The {unit} limit of {window.limit} per {window.per} {window.layer.phrase} is reached.",
+                    policy=window.layer.policy,
                     retry_after=max(1, -(-max(waits) // 1_000_000)),
                     headers=headers,
-                    limited_by=_label(window.layer),
+                    limited_by=window.layer.label,
                 )
         full = next(limit for limit, left in zip(self.concurrency, free, strict=True) if left <= 0)
         return Refusal(
             429,
             "rate_limit_exceeded",
-            f"The limit of {full.limit} concurrent requests {_owner_phrase(full.layer)} is reached.",
+            f"The limit of {full.limit} concurrent requests {full.layer.phrase} is reached.",
             headers=headers,
-            limited_by=_label(full.layer),
+            limited_by=full.layer.label,
         )
 
 
@@ -178,9 +187,9 @@ def _build(key: CallerKey | None, model: Model | None, policies: Sequence[Policy
     concurrency: list[ConcurrencyLimit] = []
     owners: list[tuple[Layer, str, RateLimit]] = []
     if key is not None:
-        owners.append(("key", f"key/{key.id}", key.rate_limit))
+        owners.append((_KEY, f"key/{key.id}", key.rate_limit))
     if model is not None:
-        owners.append(("model", f"model/{model.id}", model.rate_limit))
+        owners.append((_MODEL, f"model/{model.id}", model.rate_limit))
     for layer, owner, limits in owners:
         for name, per, unit in _RATE_LIMIT_FIELDS:
             limit = getattr(limits, name)
@@ -190,10 +199,11 @@ def _build(key: CallerKey | None, model: Model | None, policies: Sequence[Policy
             concurrency.append(ConcurrencyLimit(layer, owner, limits.concurrency))
     for policy, member in _policy_buckets(key, model, policies):
         owner = f"policy/{policy.id}/{member}"
+        layer = Layer("policy", f"of the policy '{policy.name}'", {"id": policy.id, "name": policy.name})
         if policy.max_requests is not None:
-            windows.append(WindowLimit(policy, owner, "requests", policy.window, policy.max_requests))
+            windows.append(WindowLimit(layer, owner, "requests", policy.window, policy.max_requests))
         if policy.max_tokens is not None:
-            windows.append(WindowLimit(policy, owner, "tokens", policy.window, policy.max_tokens))
+            windows.append(WindowLimit(layer, owner, "tokens", policy.window, policy.max_tokens))
     return RequestLimits(key, model, policies, windows, concurrency)
 
 
@@ -201,36 +211,16 @@ def _policy_buckets(
     key: CallerKey | None, model: Model | None, policies: Sequence[Policy]
 ) -> Iterator[tuple[Policy, str]]:
     """Yield each policy that applies, with the id of its bucket."""
+    subjects = {
+        "api_key": key and key.id,
+        "model": model and model.id,
+        "team": key and key.team_id,
+        "member": key and key.user_id,
+        "team_member": key and key.team_id,
+    }
     for policy in policies:
-        member: str | None
-        match policy.scope:
-            case "api_key":
-                subject = member = key.id if key is not None else None
-            case "model":
-                subject = member = model.id if model is not None else None
-            case "team":
-                subject = member = key.team_id if key is not None else None
-            case "member":
-                subject = member = key.user_id if key is not None else None
-            case "team_member":
-                subject = key.team_id if key is not None else None
-                # one bucket per member of a team; the team's keys without an owner share a bucket
-                member = f"{subject}/{key.user_id or ''}" if key is not None and subject is not None else None
-        if member is not None and (policy.scope_ref is None or policy.scope_ref == subject):
-            yield policy, member
-
-
-def _owner_phrase(layer: Layer) -> str:
-    if isinstance(layer, Policy):
-        return f"of the policy '{layer.name}'"
-    return "of this API key" if layer == "key" else "of this model"
-
-
-def _label(layer: Layer) -> str:
-    if isinstance(layer, Policy):
-        return "policy"
-    return "api_key" if layer == "key" else "model"
-
-
-def _policy(layer: Layer) -> dict[str, str] | None:
-    return {"id": layer.id, "name": layer.name} if isinstance(layer, Policy) else None
+        subject = subjects[policy.scope]
+        if subject is not None and policy.scope_ref in (None, subject):
+            # one bucket per member of a team; the team's keys without an owner share a bucket
+            member = f"/{key.user_id or ''}" if key is not None and policy.scope == "team_member" else ""
+            yield policy, f"{subject}{member}"
