@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from penstock.gateway.dialects.base import Dialect
 from penstock.gateway.dialects.sse_frames import Frames
-from penstock.gateway.guardrails import Inspection, LocalPolicy, SearchBudgets, StreamBlocked, StreamGuard
+from penstock.gateway.guardrails import Blocked, Inspection, LocalPolicy, SearchBudgets, StreamGuard
 from penstock.gateway.guardrails.window import WindowGuard
 from penstock.gateway.resources.config import GuardrailMode
 from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
@@ -173,7 +173,7 @@ class Outcome:
 
     def __init__(self) -> None:
         self.releases: list[bytes] = []
-        self.blocked: StreamBlocked | None = None
+        self.blocked: Blocked | None = None
 
     @property
     def body(self) -> bytes:
@@ -191,7 +191,7 @@ def run(guard: StreamGuard | None, data: Iterable[bytes]) -> Outcome:
         for read in data:
             outcome.releases.append(framed.feed(read))
         outcome.releases.append(framed.finish())
-    except StreamBlocked as blocked:
+    except Blocked as blocked:
         outcome.blocked = blocked
     return outcome
 

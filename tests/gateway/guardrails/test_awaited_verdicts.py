@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.gateway.dialects.sse_frames import Frame, Frames, joined
-from penstock.gateway.guardrails import StreamBlocked
+from penstock.gateway.guardrails import Blocked
 from penstock.gateway.memory import Holding, MemoryBudget
 from penstock.gateway.outbound.chain import ReplyChain
 from penstock.gateway.outbound.filters import Inspect
@@ -110,7 +110,7 @@ def test_upstream_is_paused_while_a_verdict_is_awaited(blocked: bool, compressed
         target: Any = SimpleNamespace(host=host)
         guard: Any = RemoteGuard()
         policy: Any = SimpleNamespace(stream=lambda _: guard)
-        blocks: list[StreamBlocked] = []
+        blocks: list[Blocked] = []
 
         def receive(attempt: UpstreamAttempt) -> ReplyChain:
             splitter = Frames()
@@ -127,7 +127,7 @@ def test_upstream_is_paused_while_a_verdict_is_awaited(blocked: bool, compressed
         host.receive(b"data: two\n\n")  # was already on its way
         assert guard.asked == [b"data: one\n\n"]
         if blocked:
-            guard.verdict.set_exception(StreamBlocked("remote"))
+            guard.verdict.set_exception(Blocked("remote"))
         else:
             guard.verdict.set_result(b"")
         while host.paused:

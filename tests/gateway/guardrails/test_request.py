@@ -347,7 +347,7 @@ def test_integers_in_text_fields_are_masked() -> None:
             "pin 12, code x",
             "pin [PIN_REDACTED], [PIN_REDACTED]x",
         ),
-        (Pattern(kind="literal", value="Falcon", name="project"), "project FALCON", "project [PROJECT_REDACTED]"),
+        (Pattern(kind="regex", value="(?i)falcon", name="project"), "project FALCON", "project [PROJECT_REDACTED]"),
         (Pattern(kind="regex", value="x", replacement=""), "axb", "ab"),
     ],
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.gateway.guardrails import StreamBlocked, incremental_search, window
+from penstock.gateway.guardrails import Blocked, incremental_search, window
 from penstock.gateway.guardrails.detectors import DETECTORS
 from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
 from support.guardrail_streams import (
@@ -372,7 +372,7 @@ def test_block_of_a_stream_that_is_too_long_follows_the_last_event_that_was_sent
 
     guard = FramedGuard(guards(keyword("FORBIDDEN"), mode="window", max_buffer_bytes=100).stream("responses"))
     assert guard.feed(delta(0, "output_text", "Hello. ")) != b""
-    with pytest.raises(StreamBlocked) as blocked:  # arguments are held to their end
+    with pytest.raises(Blocked) as blocked:  # arguments are held to their end
         guard.feed(delta(1, "output_text", "World.") + delta(2, "function_call_arguments", "x" * 101))
     assert blocked.value.too_long
     assert b'"sequence_number":1,' in guard.guard.block_event(blocked.value)

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.gateway.dialects.base import WholeReplyReader
 from penstock.gateway.dialects.sse_frames import Frame, Frames, WholeReply, joined
-from penstock.gateway.guardrails import LocalPolicy, StreamBlocked
+from penstock.gateway.guardrails import Blocked, LocalPolicy
 from penstock.gateway.memory import Holding, MemoryBudget
 from penstock.gateway.outbound.chain import Filter, ReplyChain, WholeBody
 from penstock.gateway.outbound.filters import BindId, Inspect, ReadUsage, Redact, RestoreModel, Send
@@ -232,7 +232,7 @@ def test_block_is_reported_once_and_the_rest_is_only_read() -> None:
         delay, collect = Delay(), Collect()
         chain, source, reader, blocks, _ = chain_of(delay, collect)
         chain.feed(event(CHUNKS[0]))
-        delay.verdicts[0].set_exception(StreamBlocked("words"))
+        delay.verdicts[0].set_exception(Blocked("words"))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert [blocked.guardrail for blocked in blocks] == ["words"]
@@ -313,7 +313,7 @@ def test_stream_is_inspected_however_it_is_split(word: str) -> None:
         try:
             await chain.read_last()
             await chain.finish()
-        except StreamBlocked as cause:
+        except Blocked as cause:
             blocked.append(cause)
         assert [cause.guardrail for cause in blocked] == (["words"] if word == "Hello" else [])
         assert (b"Hello" in collect.data) == (word == "absent")

@@ -14,8 +14,8 @@ from typing import Any
 from penstock.gateway.dialects.base import Dialect
 from penstock.gateway.dialects.texts import Texts, walk
 from penstock.gateway.guardrails.block_errors import block_code, block_event, block_message, block_type
-from penstock.gateway.guardrails.chain import Blocked, Chain, compile_guardrails
-from penstock.gateway.guardrails.inspection import Inspection, MatchCounts, StreamBlocked
+from penstock.gateway.guardrails.chain import Chain, compile_guardrails
+from penstock.gateway.guardrails.inspection import Blocked, Inspection, MatchCounts
 from penstock.gateway.guardrails.json_input import (
     DuplicateKeyError,
     read_reply,
@@ -33,12 +33,12 @@ from penstock.gateway.routes import BY_NAME, Route
 
 __all__ = [
     "KEEP_ALIVE",
+    "Blocked",
     "ContentPolicy",
     "DuplicateKeyError",
     "Inspection",
     "LocalPolicy",
     "SearchBudgets",
-    "StreamBlocked",
     "StreamGuard",
     "block_code",
     "block_event",
@@ -164,8 +164,7 @@ def _inspect(
     try:
         changed = chain.inspect(texts.complete, match_counts, budgets)
     except Blocked as blocked:
-        blocked.count(match_counts)
-        return Inspection(body, match_counts.hits(), blocked_by=blocked.guardrail.name, timed_out=blocked.timed_out)
+        return Inspection(body, match_counts.hits(), blocked_by=blocked.guardrail, timed_out=blocked.timed_out)
     drops_tokens = changed or (match_counts.hook == "output" and chain.enforced)
     masked = write_changes(body, source, root, changed, texts.tokens if drops_tokens else ())
     return Inspection(masked, match_counts.hits(), blocked_by=None, timed_out=False)

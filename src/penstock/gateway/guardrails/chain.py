@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-
-import regex
+from typing import NoReturn
 
 from penstock.gateway.dialects.field_map import ID, TEXT
 from penstock.gateway.dialects.texts import InspectedText, TextRef
 from penstock.gateway.guardrails.detectors import DETECTORS, Finder, Match
 from penstock.gateway.guardrails.finders import RegexFinder
-from penstock.gateway.guardrails.inspection import MatchCounts
+from penstock.gateway.guardrails.inspection import Blocked, MatchCounts
 from penstock.gateway.guardrails.literals import Literals
 from penstock.gateway.guardrails.masking import Masking
 from penstock.gateway.guardrails.normalise import normalise
@@ -26,21 +25,6 @@ from penstock.gateway.resources.snapshot import GuardrailSpec
 _CONTEXT = 64
 """Characters of context kept for the detectors' look-behinds and for split escapes, with a margin. A configured regex gets its
 maximum length."""
-
-_MAX_SPACES = 64
-"""The longest run of white space within a phrase that is masked."""
-
-
-class Blocked(Exception):
-    """Raised when an enforced guardrail finds blocked content or times out. The handler calls `count`."""
-
-    def __init__(self, guardrail: Guardrail, *, timed_out: bool = False) -> None:
-        super().__init__(guardrail.name)
-        self.guardrail = guardrail
-        self.timed_out = timed_out
-
-    def count(self, match_counts: MatchCounts) -> None:
-        match_counts.add(self.guardrail.order, self.guardrail.name, "timed_out" if self.timed_out else "blocked", "")
 
 
 class Rule:
@@ -93,16 +77,20 @@ class Guardrail:
         self.rules: list[Rule] = []
         self.literals: list[str] = []
 
+    def block(self, match_counts: MatchCounts) -> NoReturn:
+        match_counts.add(self.order, self.name, "blocked", "")
+        raise Blocked(self.name)
+
     def record_block(self, match_counts: MatchCounts, source: str) -> None:
         if self.enforced:
-            raise Blocked(self)
+            self.block(match_counts)
         match_counts.add(self.order, self.name, "would_block", source)
 
     def record_timeout(self, match_counts: MatchCounts) -> None:
         """Record that the search timed out. An enforced guardrail blocks, because the text may contain a match."""
-        if self.enforced:
-            raise Blocked(self, timed_out=True) from None
         match_counts.add(self.order, self.name, "timed_out", "")
+        if self.enforced:
+            raise Blocked(self.name, timed_out=True) from None
 
     def record_mask(self, match_counts: MatchCounts, source: str) -> None:
         match_counts.add(self.order, self.name, "masked" if self.enforced else "would_mask", source)
@@ -203,20 +191,20 @@ class Chain:
             return []
         views, hidden = build_views(texts)
         if hidden:
-            self.block_hidden_text()
+            self.block_hidden_text(match_counts)
         maskings: dict[int, Masking] = {}
         for view, first, last, rule in self.search(views, match_counts, budgets, texts):
             if view.accepts is not None and not masks_joined:
-                raise Blocked(rule.guardrail)
+                rule.guardrail.block(match_counts)
             masking = maskings.setdefault(view.index, Masking())
             masking.add(*view.source_span(first, last), rule.order, view.escape_token(rule.token))
         return [ref for number, masking in maskings.items() for ref in _apply_masks(texts[number], masking)]
 
-    def block_hidden_text(self) -> None:
+    def block_hidden_text(self, match_counts: MatchCounts) -> None:
         """Block a text that hides more than guardrails can see."""
         for guardrail in self.guardrails:
             if guardrail.enforced:
-                raise Blocked(guardrail)
+                guardrail.block(match_counts)
 
     def search(
         self,
@@ -309,19 +297,8 @@ def _finders(spec: GuardrailSpec, max_length: int | None) -> Iterator[tuple[Find
     for name, action in spec.detectors:
         yield DETECTORS[name], action == "block", _token(name)
     for pattern in spec.patterns:
-        is_regex = pattern.kind == "regex"
-        finder = RegexFinder(pattern.value, max_length) if is_regex else _literal_finder(pattern.value)
         token = _token(pattern.name or "custom") if pattern.replacement is None else pattern.replacement
-        yield finder, pattern.action == "block", token
-
-
-def _literal_finder(literal: str) -> RegexFinder:
-    """Return a finder for a literal in which any run of white space stands for a space."""
-    words = literal.split()
-    if len(words) < 2 or literal != literal.strip():
-        return RegexFinder(f"(?i:{regex.escape(literal)})", len(literal))
-    pattern = rf"\s{{1,{_MAX_SPACES}}}".join([regex.escape(word) for word in words])
-    return RegexFinder(f"(?i:{pattern})", len(literal) + _MAX_SPACES * (len(words) - 1))
+        yield RegexFinder(pattern.value, max_length), pattern.action == "block", token
 
 
 def _token(name: str) -> str:

@@ -51,9 +51,11 @@ class Finder(Protocol):
     about linear in the length of the text, whatever the text is.
     """
 
-    max_length: int | None
     numeric: bool
     """True if every match starts with a digit or a plus sign."""
+
+    @property
+    def max_length(self) -> int | None: ...
 
     def find(self, text: str, position: int) -> Match | None:
         """Return the leftmost match that starts at or after `position`."""
@@ -77,7 +79,7 @@ class _Detector:
         non_initial: str = "",
         validate: Callable[[regex.Match[str]], int | None] | None = None,
     ) -> None:
-        self.max_length: int | None = max_length
+        self.max_length = max_length
         self._regex = regex.compile(pattern, regex.ASCII)
         self._alphabet = alphabet
         self._non_initial = non_initial
@@ -103,7 +105,6 @@ class _Detector:
             return length
         if self._non_initial:
             start = length - len(text[start:].lstrip(self._non_initial))
-        assert self.max_length is not None
         return max(low, start, length - self.max_length - MARGIN)
 
 
@@ -148,9 +149,8 @@ class _EmailDetector:
     _ALPHABET = _LOCAL + "@"
     _DOMAIN = regex.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.){1,8}[A-Za-z]{2,24}")
 
-    def __init__(self) -> None:
-        self.max_length: int | None = 64 + 1 + 8 * 64 + 24
-        self.numeric = False
+    max_length = 64 + 1 + 8 * 64 + 24
+    numeric = False
 
     def find(self, text: str, position: int) -> Match | None:
         at_sign = text.find("@", position)
@@ -166,7 +166,6 @@ class _EmailDetector:
         return None
 
     def undecided_from(self, text: str, low: int) -> int:
-        assert self.max_length is not None
         return max(low, len(text.rstrip(self._ALPHABET)), len(text) - self.max_length - MARGIN)
 
 
@@ -178,9 +177,8 @@ class _IpAddressDetector:
     _V4 = regex.compile(rf"(?<![0-9A-Za-z.]){_OCTET}(?:\.{_OCTET}){{3}}(?![0-9A-Za-z])(?!\.[0-9])", regex.ASCII)
     _V6 = regex.compile(r"(?<![0-9A-Za-z:.])[0-9A-Fa-f:.]{3,46}(?![0-9A-Za-z:.])", regex.ASCII)
 
-    def __init__(self) -> None:
-        self.max_length: int | None = 46
-        self.numeric = False
+    max_length = 46
+    numeric = False
 
     def find(self, text: str, position: int) -> Match | None:
         if text.find(".", position) < 0 and text.find(":", position) < 0:
@@ -224,7 +222,6 @@ class _IpAddressDetector:
         if start and text[start - 1] in _ALNUM:
             # the run is the end of a word; an address can start only after a colon in it
             start = text.find(":", start) + 1 or length
-        assert self.max_length is not None
         return max(low, start, length - self.max_length - MARGIN)
 
 
@@ -235,10 +232,8 @@ class _PrivateKeyDetector:
     _CUT = regex.compile(r"(?:[A-Za-z0-9+/=]{16,}|\\[rn]|\s)*(?:[A-Za-z0-9+/=]+\Z)?")
     _LONGEST_HEAD = 72
     _BODY = 8192
-
-    def __init__(self) -> None:
-        self.max_length: int | None = self._BODY + 128
-        self.numeric = False
+    max_length = _BODY + 128
+    numeric = False
 
     def find(self, text: str, position: int) -> Match | None:
         if text.find(self._BEGIN, position) < 0:
@@ -246,7 +241,6 @@ class _PrivateKeyDetector:
         head = self._HEAD.search(text, position)
         if head is None:
             return None
-        assert self.max_length is not None
         start, limit = head.start(), min(len(text), head.start() + self.max_length)
         last = self._END.search(text, head.end(), limit)
         if last is None:
@@ -256,7 +250,6 @@ class _PrivateKeyDetector:
 
     def undecided_from(self, text: str, low: int) -> int:
         length = len(text)
-        assert self.max_length is not None
         low = max(low, length - self.max_length - MARGIN)
         start = text.find(self._BEGIN, low)
         while start >= 0:

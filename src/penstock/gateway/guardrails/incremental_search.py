@@ -14,7 +14,7 @@ from typing import NamedTuple
 import regex
 
 from penstock.gateway.dialects.texts import DELTA
-from penstock.gateway.guardrails.chain import Blocked, Chain, Rule
+from penstock.gateway.guardrails.chain import Chain, Rule
 from penstock.gateway.guardrails.inspection import MatchCounts
 from penstock.gateway.guardrails.normalise import IGNORABLE, TOO_MANY_IGNORABLES, normalise, normalised_starts
 from penstock.gateway.guardrails.search_budget import InspectionTimeout, SearchBudgets
@@ -168,7 +168,7 @@ class IncrementalSearch:
                 cursor = end if end > start else start + 1
                 if self._borders is not None:
                     if self._crosses(base + start, base + end):
-                        raise Blocked(rule.guardrail)
+                        rule.guardrail.block(self._shared.match_counts)
                 elif rule.blocks:
                     rule.guardrail.record_block(self._shared.match_counts, self._source)
                 elif first < last:
@@ -217,7 +217,7 @@ class NormalisedSearch(IncrementalSearch):
     def add_original(self, text: str, position: int) -> list[Mask]:
         """Search the normalised form of the next piece of the text, which is at `position`."""
         if TOO_MANY_IGNORABLES.search(self._ignorables + text) is not None:
-            self._chain.block_hidden_text()
+            self._chain.block_hidden_text(self._shared.match_counts)
         trailing = _TRAILING_IGNORABLES.search(self._ignorables + text)
         self._ignorables = trailing[0] if trailing is not None else ""
         self._pieces.append(_Piece(self.end, position, text))

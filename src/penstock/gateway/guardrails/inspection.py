@@ -9,11 +9,11 @@ from penstock.gateway.ledger.entry import GuardrailHit
 Action = Literal["blocked", "masked", "would_block", "would_mask", "timed_out"]
 
 
-class StreamBlocked(Exception):
-    """The rest of a stream must not be released. `guardrail` is None if the stream could not be inspected."""
+class Blocked(Exception):
+    """A body, or the rest of a stream, must not pass. `guardrail` is None if the stream could not be inspected."""
 
     def __init__(self, guardrail: str | None, *, timed_out: bool = False, too_long: bool = False) -> None:
-        super().__init__("the stream was blocked" if guardrail is None else f"the stream was blocked by {guardrail!r}")
+        super().__init__("blocked" if guardrail is None else f"blocked by {guardrail!r}")
         self.guardrail = guardrail
         self.too_long = too_long
         """True if the stream has more text than may be held."""

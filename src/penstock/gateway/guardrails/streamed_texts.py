@@ -15,9 +15,9 @@ from collections import deque
 from penstock.gateway.dialects.event_texts import BREAK, EventTexts
 from penstock.gateway.dialects.field_map import FREE, Kind
 from penstock.gateway.dialects.texts import DELTA, Address
-from penstock.gateway.guardrails.chain import Blocked, Rule
+from penstock.gateway.guardrails.chain import Rule
 from penstock.gateway.guardrails.incremental_search import IncrementalSearch, Mask, NormalisedSearch, StreamSearch
-from penstock.gateway.guardrails.inspection import StreamBlocked
+from penstock.gateway.guardrails.inspection import Blocked
 from penstock.gateway.guardrails.joined_texts import NOT_HELD, JoinedSearch, JoinedTexts
 from penstock.gateway.guardrails.masking import Masking
 from penstock.gateway.guardrails.normalise import is_plain, normalise
@@ -173,7 +173,8 @@ class StreamedText:
 
     def _add_mask(self, first: int, last: int, rule: Rule, token: str) -> None:
         if first < self.released:
-            raise Blocked(rule.guardrail)  # part of the match has been released, so it cannot be masked
+            # part of the match has been released, so it cannot be masked
+            rule.guardrail.block(self._shared.match_counts)
         self.masking.add(first, last, rule.order, token)
 
     def _search_held(self) -> None:
@@ -182,7 +183,7 @@ class StreamedText:
         self._held = []
         views: list[TextView] = []
         if views_of(views, raw.text + text, DELTA, 0, raw.base, decode=self._is_json):
-            self._shared.chain.block_hidden_text()
+            self._shared.chain.block_hidden_text(self._shared.match_counts)
         chain, match_counts, budgets = self._shared
         for view, first, last, rule in chain.search(views, match_counts, budgets, after=raw.decided):
             token = view.escape_token(rule.token) if view.level else self._token(rule)
@@ -213,7 +214,7 @@ class StreamedTexts:
             if len(self._texts) >= _MAX_TEXTS:
                 self._texts = {known: text for known, text in self._texts.items() if text.open}
                 if len(self._texts) >= _MAX_TEXTS:
-                    raise StreamBlocked(None)
+                    raise Blocked(None)
             group = self._group(self._joined_group(address))
             streamed_text = self._texts[address] = StreamedText(self._shared, whole=kind == FREE, group=group)
         return streamed_text

@@ -16,8 +16,8 @@ from penstock.gateway.dialects.field_map import ID, KEY
 from penstock.gateway.dialects.sse_frames import Frame, Frames, Part
 from penstock.gateway.dialects.texts import Address, InspectedText, JoinedText, TextRef, Texts, is_setting
 from penstock.gateway.guardrails.block_errors import block_event
-from penstock.gateway.guardrails.chain import Blocked, Chain
-from penstock.gateway.guardrails.inspection import MatchCounts, StreamBlocked
+from penstock.gateway.guardrails.chain import Chain
+from penstock.gateway.guardrails.inspection import Blocked, MatchCounts
 from penstock.gateway.guardrails.json_input import without_duplicate_keys, write_changes
 from penstock.gateway.guardrails.offload import INLINE_BYTES, run_in_thread, run_offloaded
 from penstock.gateway.guardrails.search_budget import SearchBudgets
@@ -276,21 +276,21 @@ class StreamGuard:
         return 0
 
     def feed(self, frames: list[Frame], pending: int) -> bytes | Awaitable[bytes]:
-        """Return the bytes to release now. Raises `StreamBlocked`. `pending` is the size of the incomplete next frame.
+        """Return the bytes to release now. Raises `Blocked`. `pending` is the size of the incomplete next frame.
 
         If the result is awaitable, the guard must not be fed before it is done.
         """
         raise NotImplementedError
 
     async def finish(self, rest: Frame | None) -> bytes:
-        """Return the remaining bytes at the end of the stream. Raises `StreamBlocked`. `rest` is an unterminated last frame."""
+        """Return the remaining bytes at the end of the stream. Raises `Blocked`. `rest` is an unterminated last frame."""
         raise NotImplementedError
 
     def heartbeat(self) -> bytes:
         """Return bytes that keep the connection alive."""
         return KEEP_ALIVE
 
-    def block_event(self, blocked: StreamBlocked) -> bytes:
+    def block_event(self, blocked: Blocked) -> bytes:
         """Return the event that ends this stream after part of it has been released."""
         return block_event(
             self._route,
@@ -307,11 +307,7 @@ class StreamGuard:
         if identity is not None:
             self.response_id, self.model = identity
 
-    def _blocked(self, blocked: Blocked) -> StreamBlocked:
-        blocked.count(self._match_counts)
-        return StreamBlocked(blocked.guardrail.name, timed_out=blocked.timed_out)
-
-    def _too_long(self, mode: str) -> StreamBlocked:
+    def _too_long(self, mode: str) -> Blocked:
         """Return the block of a stream that has more text than may be held, and tell the operator what to do."""
         names = ", ".join([repr(guardrail.name) for guardrail in self._chain.guardrails if guardrail.enforced])
         advice = "" if mode == "window" else "; `stream_mode: window` inspects streams of any length"
@@ -320,7 +316,7 @@ class StreamGuard:
             f"(guardrails.max_buffer_bytes: {self._mode.max_buffer_bytes}, {MAX_HELD_BYTES} bytes in all){advice}",
             "warning",
         )
-        return StreamBlocked(None, too_long=True)
+        return Blocked(None, too_long=True)
 
     def _event(self, frame: Frame) -> Event:
         event = Event(frame, self._event_texts)
@@ -387,13 +383,9 @@ class BufferGuard(StreamGuard):
         for event in events:
             if self.response_id is None:
                 self._identify(event.payload)
-        try:
-            # A match over two parts cannot be masked: the events that end the parts repeat its halves.
-            self._chain.inspect(
-                joined_texts(events, self._event_texts.joined_group), self._match_counts, budgets, masks_joined=False
-            )
-        except Blocked as blocked:
-            raise self._blocked(blocked) from None
+        texts = joined_texts(events, self._event_texts.joined_group)
+        # A match over two parts cannot be masked: the events that end the parts repeat its halves.
+        self._chain.inspect(texts, self._match_counts, budgets, masks_joined=False)
         self._events = []
         return b"".join([event.raw for event in events])
 

@@ -22,10 +22,10 @@ from typing import Any
 from penstock.gateway.dialects.event_texts import EventTexts
 from penstock.gateway.dialects.sse_frames import Frame, Part
 from penstock.gateway.dialects.texts import Address, TextRef
-from penstock.gateway.guardrails.chain import Blocked, Chain
+from penstock.gateway.guardrails.chain import Chain
 from penstock.gateway.guardrails.delta_template import DeltaTemplate
 from penstock.gateway.guardrails.incremental_search import StreamSearch
-from penstock.gateway.guardrails.inspection import MatchCounts, StreamBlocked
+from penstock.gateway.guardrails.inspection import Blocked, MatchCounts
 from penstock.gateway.guardrails.offload import INLINE_BYTES, run_in_thread
 from penstock.gateway.guardrails.search_budget import SearchBudgets
 from penstock.gateway.guardrails.streamed_texts import StreamedText, StreamedTexts
@@ -165,9 +165,9 @@ class WindowGuard(StreamGuard):
                 passed.append(self._release())
                 if self._is_over_limit():
                     passed.append(self._release_over_limit())
-        except (Blocked, StreamBlocked) as blocked:
+        except Blocked:
             self._last_released = last_released  # nothing of `passed` is sent
-            raise (self._blocked(blocked) if isinstance(blocked, Blocked) else blocked) from None
+            raise
         return passed[0] if len(passed) == 1 else b"".join(passed)
 
     async def finish(self, rest: Frame | None) -> bytes:
@@ -178,12 +178,9 @@ class WindowGuard(StreamGuard):
 
     def _finish(self, rest: Frame | None) -> bytes:
         event = self._last_event(rest)
-        try:
-            if event is not None:
-                self._inspect(event)
-            self._streamed_texts.close(())
-        except Blocked as blocked:
-            raise self._blocked(blocked) from None
+        if event is not None:
+            self._inspect(event)
+        self._streamed_texts.close(())
         self._start()
         return self._release()
 

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from penstock.gateway.dialects.base import StreamReader
 from penstock.gateway.dialects.sse_frames import FRAME_BYTES, Frame, Frames, WholeReply
-from penstock.gateway.guardrails import StreamBlocked
+from penstock.gateway.guardrails import Blocked
 from penstock.gateway.inbound.large_bodies import join
 from penstock.gateway.memory import Holding
 
@@ -85,7 +85,7 @@ class ReplyChain:
         reader: StreamReader,
         source: Source,
         holding: Holding,
-        on_block: Callable[[StreamBlocked], None],
+        on_block: Callable[[Blocked], None],
     ) -> None:
         """`reader` is the one of the first filter. `on_block` is called when a filter blocks the rest
         of a stream while it arrives."""
@@ -136,7 +136,7 @@ class ReplyChain:
                     self._wait(released, number + 1)
                     return
                 frames = released
-        except StreamBlocked as blocked:
+        except Blocked as blocked:
             self._on_block(blocked)
 
     def _wait(self, released: Awaitable[list[Frame]], following: int) -> None:
@@ -151,7 +151,7 @@ class ReplyChain:
         try:
             self._pass(done.result(), following)
             self._pass_queued()
-        except StreamBlocked as blocked:
+        except Blocked as blocked:
             self._on_block(blocked)
         except Exception as error:
             self._source.fail(error)

@@ -8,7 +8,7 @@ from penstock.gateway.accounting import Accounting
 from penstock.gateway.dialects.base import Dialect, StreamReader, WholeReplyReader
 from penstock.gateway.dialects.sse_frames import Frames
 from penstock.gateway.ending import CallerGoneError, Ending, shutting_down
-from penstock.gateway.guardrails import ContentPolicy, StreamBlocked
+from penstock.gateway.guardrails import Blocked, ContentPolicy
 from penstock.gateway.inbound.body import ParsedBody
 from penstock.gateway.memory import Holding
 from penstock.gateway.outbound.chain import Filter, ReplyChain, WholeBody
@@ -188,7 +188,7 @@ class ReplyDelivery:
 
     # -- blocks -------------------------------------------------------------------------------------------------------
 
-    def _on_block(self, cause: StreamBlocked) -> None:
+    def _on_block(self, cause: Blocked) -> None:
         """Tell the caller about the block of a stream that is still arriving, and read on for its usage."""
         assert self._chain is not None
         refusal = self._record_block(cause)
@@ -196,7 +196,7 @@ class ReplyDelivery:
         self._chain.read_only()
         self._attempt.read_on(AFTER_BLOCK_S, float("inf"))
 
-    def _record_block(self, cause: StreamBlocked) -> Refusal:
+    def _record_block(self, cause: Blocked) -> Refusal:
         self.blocked = True
         entry = self._accounting.entry
         refusal = blocked("response", cause.guardrail, timed_out=cause.timed_out, too_long=cause.too_long)
@@ -206,7 +206,7 @@ class ReplyDelivery:
             self._bind(self._reader.id, self._target, False)
         return refusal
 
-    def _tell_block(self, cause: StreamBlocked, refusal: Refusal) -> None:
+    def _tell_block(self, cause: Blocked, refusal: Refusal) -> None:
         stream = self._response.stream
         if stream is None:
             self._accounting.record_time(self._attempt.exchange, self.guard_s)
@@ -272,7 +272,7 @@ class ReplyDelivery:
         begun = self._response.stream is not None
         try:
             await chain.finish(sends=failed is None or begun or self._ending.shutting_down)
-        except StreamBlocked as cause:
+        except Blocked as cause:
             refusal = self._record_block(cause)
             self._record_hits()
             if self._is_stream:

@@ -8,7 +8,7 @@ from time import monotonic, perf_counter
 
 from penstock.gateway.dialects.base import Dialect, StreamReader
 from penstock.gateway.dialects.sse_frames import Frame, Frames, RawBytes, WholeReply, joined
-from penstock.gateway.guardrails import KEEP_ALIVE, ContentPolicy, Inspection, StreamBlocked, StreamGuard
+from penstock.gateway.guardrails import KEEP_ALIVE, Blocked, ContentPolicy, Inspection, StreamGuard
 from penstock.gateway.guardrails.offload import run_in_thread
 from penstock.gateway.outbound.chain import Released
 from penstock.gateway.outbound.model_names import ModelNames
@@ -105,7 +105,7 @@ class Redact(_Filter):
 
 
 class Inspect(_Filter):
-    """Inspects the reply with the output guardrails. Raises `StreamBlocked`."""
+    """Inspects the reply with the output guardrails. Raises `Blocked`."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class Inspect(_Filter):
         inspection = await self._policy.reply(self._dialect, frame.raw)
         self._record(inspection)
         if inspection.blocked_by is not None:
-            raise StreamBlocked(inspection.blocked_by, timed_out=inspection.timed_out)
+            raise Blocked(inspection.blocked_by, timed_out=inspection.timed_out)
         self._begin_phase("serialise")
         return [WholeReply(inspection.body)]
 
