@@ -62,6 +62,8 @@ def test_cancelled_requests_are_closed_and_are_not_failures(mock, program):
     outcome = program.profile(server.url, *flags, "--request-cancellation-delay", 0.05)
     assert outcome.summary["cancelled_request_count"]["avg"] == 20
     assert "error_request_count" not in outcome.summary
+    (error,) = outcome.errors()
+    assert (error["code"], error["type"], error["count"]) == (499, "RequestCancellationError", 20)
     assert all(record["metadata"]["was_cancelled"] for record in outcome.records)
     wait_for(lambda: len(server.logged_requests()) == 20, what="the server's log")
     assert {entry["end"] for entry in server.logged_requests()} == {"aborted"}

@@ -119,12 +119,27 @@ def test_repeated_runs_send_the_same_prompts_and_are_aggregated(
     assert {path: path.read_bytes() for path in done.files() if path.suffix == ".json"} == before
 
 
-def test_runs_that_fail_are_left_out_and_named(program: Program, mock: Callable[..., MockServer]) -> None:
+def test_runs_that_fail_are_named_and_leave_no_aggregate(program: Program, mock: Callable[..., MockServer]) -> None:
     server = mock(error=500)
     done = program.profile(server.url, "--request-count", 4, "--num-profile-runs", 2, command="penstock")
-    aggregate = read(done.folder / "aggregate" / "profile_export_aiperf_aggregate.json")
     assert done.status == 1
-    assert aggregate["metadata"]["num_successful_runs"] == 0
-    assert [run["label"] for run in aggregate["metadata"]["failed_runs"]] == ["run_0001", "run_0002"]
-    assert aggregate["metrics"] == {}
+    assert not (done.folder / "aggregate").exists()
     assert "run_0002: 4 of 4 requests failed (100.0%), more than --max-error-rate 0 allows." in done.err
+
+
+def test_repeating_until_a_figure_is_stable_collates_the_requests_of_all_runs(program: Program, mock: Any) -> None:
+    flags = "--request-count 5 --num-profile-runs 3 --convergence-metric request_latency --convergence-threshold 1"
+    done = program.profile(mock(ttft=1).url, *flags.split())
+    assert done.status == 0, done
+    collated = read(done.folder / "aggregate" / "profile_export_aiperf_collated.json")
+    values = [
+        json.loads(line)["metrics"]["request_latency"]["value"]
+        for number in (1, 2, 3)
+        for line in done.text(f"profile_runs/run_000{number}/profile_export.jsonl").splitlines()
+    ]
+    figure = collated["metrics"]["request_latency"]
+    assert figure["combined"]["count"] == len(values) == 15
+    assert figure["combined"]["mean"] == pytest.approx(sum(values) / 15)
+    assert figure["combined"]["p50"] == pytest.approx(sorted(values)[7])
+    assert [run["count"] for run in figure["per_run"]] == [5, 5, 5]
+    assert figure["per_run"][1]["mean"] == pytest.approx(sum(values[5:10]) / 5)

@@ -142,11 +142,13 @@ def test_repeated_sweep_has_an_aggregate_for_each_point(program: Program, mock: 
     names = [f"concurrency_{value} run_000{run}" for run in (1, 2) for value in (1, 2)]
     assert [line.split(":")[0] for line in done.out.splitlines() if ": 3 requests" in line] == names
     for value in (1, 2):
-        assert (done.folder / f"concurrency_{value}" / "profile_runs" / "run_0002" / "inputs.json").exists()
+        assert (done.folder / "profile_runs" / "trial_0002" / f"concurrency_{value}" / "inputs.json").exists()
         aggregate = json.loads(done.text(f"aggregate/concurrency_{value}/profile_export_aiperf_aggregate.json"))
         assert aggregate["metadata"]["num_successful_runs"] == 2
+        assert aggregate["metadata"]["variation_values"] == {"concurrency": value}
         assert aggregate["metrics"]["request_count_avg"]["mean"] == 3
-    (point, _) = sweep_of(done)["per_combination_metrics"]
+    sweep = json.loads(done.text("aggregate/sweep_aggregate/profile_export_aiperf_sweep.json"))
+    (point, _) = sweep["per_combination_metrics"]
     assert point["metrics"]["request_latency_avg"]["ci_low"] is not None
     assert " ± " in done.out
     assert len([path for path in Path(done.folder / "log").iterdir() if path.is_dir()]) == 0  # one dataset for all

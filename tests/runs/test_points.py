@@ -102,13 +102,23 @@ def test_points_of_a_sweep_have_their_own_seeds_and_folders() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "order", "pauses"),
+    ("mode", "order", "pauses", "folder"),
     [
-        ("repeated", [(0, 0), (1, 0), (0, 1), (1, 1)], [0, 3, 5, 3]),
-        ("independent", [(0, 0), (0, 1), (1, 0), (1, 1)], [0, 5, 5, 5]),
+        (
+            "repeated",
+            [(0, 0), (1, 0), (0, 1), (1, 1)],
+            [0, 3, 5, 3],
+            "out/profile_runs/trial_000{run}/concurrency_{value}",
+        ),
+        (
+            "independent",
+            [(0, 0), (0, 1), (1, 0), (1, 1)],
+            [0, 5, 5, 5],
+            "out/concurrency_{value}/profile_runs/trial_000{run}",
+        ),
     ],
 )
-def test_order_of_repeated_points(mode: str, order: list[tuple[int, int]], pauses: list[float]) -> None:
+def test_order_of_repeated_points(mode: str, order: list[tuple[int, int]], pauses: list[float], folder: str) -> None:
     points = run(
         f"--concurrency 1,8 --num-profile-runs 2 --parameter-sweep-mode {mode} --parameter-sweep-cooldown-seconds 3 "
         "--profile-run-cooldown-seconds 5"
@@ -116,7 +126,7 @@ def test_order_of_repeated_points(mode: str, order: list[tuple[int, int]], pause
     assert [(point.variation, point.trial) for point in points] == order
     assert [point.pause_s for point in points] == pauses
     assert {point.settings.output.folder for point in points} == {
-        f"out/concurrency_{value}/profile_runs/run_000{run}" for value in (1, 8) for run in (1, 2)
+        folder.format(value=value, run=run) for value in (1, 8) for run in (1, 2)
     }
 
 

@@ -12,7 +12,6 @@ from penstock.metrics.experiment import VariationFigures
 from penstock.reports.artifacts import replacing, write_json
 from penstock.settings.schema import ExperimentSettings
 
-AGGREGATE_FOLDER = "aggregate"
 SCHEMA_VERSION = "1.0"
 INTERVAL_FIELDS = tuple(field for field in Interval.__struct_fields__)
 
@@ -45,7 +44,14 @@ def _metadata(cell: VariationFigures, settings: ExperimentSettings) -> dict[str,
         "confidence_level": settings.confidence,
         "run_labels": [run.label for run in cell.usable],
         "cooldown_seconds": settings.run_pause_s,
+        **_variation(cell, settings),
     }
+
+
+def _variation(cell: VariationFigures, settings: ExperimentSettings) -> dict[str, Any]:
+    if not cell.parameters:
+        return {}
+    return {"variation_label": cell.label, "variation_values": cell.parameters, "sweep_mode": settings.order}
 
 
 def failed_runs(cell: VariationFigures) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from penstock.metrics.summary import PhaseSummary, Summary
 from penstock.reports.artifacts import replacing, write_json
 from penstock.reports.sink import Sink
 from penstock.reports.summary_csv import csv_text
-from penstock.reports.summary_json import error_summary, phase_document
+from penstock.reports.summary_json import cancelled_by_settings, error_summary, phase_document
 
 _FOLDER = "phases"
 _NAME = "profile_export_aiperf"
@@ -25,7 +25,8 @@ class PhaseFiles(Sink):
             write_json(f"{base}.json", document)
             with replacing(f"{base}.csv") as file:
                 file.write(csv_text(phase.metrics).encode())
-        manifest = {"phases": [_entry(summary, phase) for phase in summary.phases], "schema_version": 1}
+        cancelled = cancelled_by_settings(summary, self.context.header)
+        manifest = {"phases": [_entry(summary, phase, cancelled) for phase in summary.phases], "schema_version": 1}
         write_json(self.path, manifest)
 
 
@@ -33,12 +34,12 @@ def _base(phase: PhaseSummary) -> str:
     return f"{_FOLDER}/{phase.kind}/{_NAME}"
 
 
-def _entry(summary: Summary, phase: PhaseSummary) -> dict[str, Any]:
+def _entry(summary: Summary, phase: PhaseSummary, cancelled: int) -> dict[str, Any]:
     profiling = phase.kind == "profiling"
     return {
         "end_ns": phase.end_ns,
         "error_request_count": phase.failed,
-        "error_summary": error_summary(phase.errors),
+        "error_summary": error_summary(phase.errors, cancelled if profiling else 0),
         "metrics_csv": f"{_base(phase)}.csv",
         "metrics_json": f"{_base(phase)}.json",
         "phase_index": phase.index,

@@ -11,6 +11,8 @@ from penstock.records.record import Record
 from penstock.reports.sink import ReportContext
 
 _SESSIONS_KEPT = 8_192
+CANCELLATION = {"code": 499, "type": "RequestCancellationError"}
+"""Code and type by which tools for AIPerf recognize a cancelled request."""
 
 
 class RecordMetadata:
@@ -71,13 +73,8 @@ def _json(value: Any) -> str:
 def error_fields(record: Record) -> dict[str, Any] | None:
     """Return the error of a request; None if it succeeded."""
     if record.cancelled:
-        # Tools for AIPerf recognize a cancelled request by this code and type.
         seconds = (record.end - record.start) / 1e9
-        return {
-            "code": 499,
-            "type": "RequestCancellationError",
-            "message": f"Cancelled by the client {seconds:.3f} s after it was sent.",
-        }
+        return {**CANCELLATION, "message": f"Cancelled by the client {seconds:.3f} s after it was sent."}
     failure = record.failure
     if failure is None:
         return None

@@ -18,6 +18,7 @@ from penstock.metrics.summary import PhaseSummary, Summary
 from penstock.records.header import RunHeader
 from penstock.records.log import LoggedPoint, RunLog, variation_label
 from penstock.reports.artifacts import write_json
+from penstock.reports.record_metadata import CANCELLATION
 from penstock.reports.sink import Sink
 from penstock.settings.input_config import input_config
 
@@ -55,7 +56,7 @@ class SummaryJson(Sink):
 def _document(summary: Summary, header: RunHeader, log: RunLog) -> dict[str, Any]:
     return {
         **_beginning(summary.metrics, header, log, _telemetry_data(summary)),
-        **_outcome(summary),
+        **_outcome(summary, header),
         **({} if summary.warmup_metrics is None else {"warmup_metrics": summary.warmup_metrics}),
         **_others(summary.metrics),
         **_penstock_fields(summary, header),
@@ -65,12 +66,13 @@ def _document(summary: Summary, header: RunHeader, log: RunLog) -> dict[str, Any
 def phase_document(summary: Summary, phase: PhaseSummary, header: RunHeader, log: RunLog) -> dict[str, Any]:
     """Return the document of one phase, without the fields that describe the whole run."""
     outcome: dict[str, Any] = {"was_cancelled": False, "is_complete": True}
+    cancelled = 0
     if phase.kind == "profiling":
-        outcome = _completeness(summary)
+        outcome, cancelled = _completeness(summary), cancelled_by_settings(summary, header)
     return {
         **_beginning(phase.metrics, header, log),
         **outcome,
-        "error_summary": error_summary(phase.errors),
+        "error_summary": error_summary(phase.errors, cancelled),
         "start_time": local_time(phase.start_ns),
         "end_time": local_time(phase.end_ns),
         **_others(phase.metrics),
@@ -145,10 +147,10 @@ def _point_info(point: LoggedPoint) -> dict[str, Any]:
     }
 
 
-def _outcome(summary: Summary) -> dict[str, Any]:
+def _outcome(summary: Summary, header: RunHeader) -> dict[str, Any]:
     return {
         **_completeness(summary),
-        "error_summary": error_summary(summary.errors),
+        "error_summary": error_summary(summary.errors, cancelled_by_settings(summary, header)),
         "start_time": local_time(summary.start_ns),
         "end_time": local_time(summary.end_ns),
     }
@@ -218,8 +220,16 @@ def _certainty(summary: Summary) -> dict[str, Any]:
     return fields
 
 
-def error_summary(groups: list[ErrorGroup]) -> list[dict[str, Any]]:
-    return [{"error_details": _details(group), "count": group.count} for group in groups]
+def cancelled_by_settings(summary: Summary, header: RunHeader) -> int:
+    """Return how many requests --request-cancellation-rate cancelled. Those that the end of a run cuts off are no errors."""
+    return summary.cancelled if header.settings.load.cancellation_percent else 0
+
+
+def error_summary(groups: list[ErrorGroup], cancelled: int = 0) -> list[dict[str, Any]]:
+    errors = [{"error_details": _details(group), "count": group.count} for group in groups]
+    if cancelled:
+        errors.append({"error_details": {**CANCELLATION, "message": "Cancelled by the client."}, "count": cancelled})
+    return errors
 
 
 def _details(group: ErrorGroup) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from penstock.settings.schema import ExperimentSettings
 
 
 def sweep_paths(folder: str) -> tuple[str, str]:
-    """Return the paths of both files, in the folder of the experiment."""
-    base = os.path.join(folder, "sweep_aggregate", "profile_export_aiperf_sweep")
+    """Return the paths of both files in the folder of a sweep's figures."""
+    base = os.path.join(folder, "profile_export_aiperf_sweep")
     return f"{base}.json", f"{base}.csv"
 
 

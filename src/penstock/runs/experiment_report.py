@@ -11,8 +11,10 @@ from penstock.metrics.capacity import SearchOutcome
 from penstock.metrics.experiment import RunFigures, VariationFigures, group_runs
 from penstock.records.header import decode_header
 from penstock.records.log import LoggedPoint, RunLog, variation_label
-from penstock.reports.aggregate import AGGREGATE_FOLDER, aggregate_paths, write_aggregate
+from penstock.reports.aggregate import aggregate_paths, write_aggregate
 from penstock.reports.artifact_writer import ProgressCallback
+from penstock.reports.collated import collated_path, write_collated
+from penstock.reports.experiment_folders import aggregate_folder, sweep_folder
 from penstock.reports.report_html import PAGE_NAME, read_page, write_page
 from penstock.reports.runs_page import RunLink, experiment_document
 from penstock.reports.sweep_files import sweep_paths, write_sweep
@@ -43,17 +45,17 @@ def report_experiment(
         search = search._replace(certificates=_certificates(search.parameter, results))
     folder = into or folder
     variations = group_runs([_figures(result) for result in results], settings.confidence)
-    if settings.sweep == "auto" or settings.find_max is not None:  # these measure points between earlier ones
+    chosen = settings.sweep == "auto" or settings.find_max is not None
+    if chosen:  # these measure points between earlier ones
         variations.sort(key=lambda each: each.parameters[settings.parameters[0]])
     files: list[str] = []
-    if settings.runs > 1:
+    if settings.runs > 1 or not chosen:
         for variation in variations:
-            into = _aggregate_folder(folder, variation.parameters)
-            write_aggregate(into, variation, settings, __version__)
-            files += aggregate_paths(into)
-    if settings.parameters:
-        write_sweep(folder, variations, settings, __version__)
-        files += sweep_paths(folder)
+            files += _write_aggregate(folder, variation, settings, results)
+    if settings.parameters and (chosen or any(variation.usable for variation in variations)):
+        path = os.path.join(folder, sweep_folder(settings))
+        write_sweep(path, variations, settings, __version__)
+        files += sweep_paths(path)
     if search is not None:
         files.append(os.path.join(folder, SEARCH_FILE))
         write_search(files[-1], search)
@@ -93,16 +95,40 @@ def _write_page(
     return path
 
 
+def _write_aggregate(
+    folder: str, variation: VariationFigures, settings: ExperimentSettings, results: Sequence[PointOutcome]
+) -> list[str]:
+    """Write the files over the runs of a variation, and return their paths. As in AIPerf, they need two usable runs, or one
+    in a sweep."""
+    if len(variation.usable) < (1 if settings.parameters else 2):
+        return []
+    path = os.path.join(folder, aggregate_folder(settings, variation.parameters))
+    write_aggregate(path, variation, settings, __version__)
+    files = [*aggregate_paths(path)]
+    records = {
+        result.point.label: records_path
+        for result in results
+        if result.report is not None
+        and result.error is None
+        and result.point.variation == variation.runs[0].variation
+        and (records_path := result.report.artifacts.records) is not None
+    }
+    if settings.convergence_metric is not None and records:
+        write_collated(path, variation, records, settings, __version__)
+        files.append(collated_path(path))
+    return files
+
+
 def aggregate_files(folder: str, points: Sequence[LoggedPoint]) -> list[str]:
     """Return all files over several points that the experiment in `folder` may have written."""
-    aggregates = [path for point in points for path in aggregate_paths(_aggregate_folder(folder, point.parameters))]
+    if not points:
+        return []
+    settings = decode_header(points[0].header).settings.experiment
+    aggregates = [os.path.join(folder, aggregate_folder(settings, point.parameters)) for point in points]
+    paths = [path for each in aggregates for path in (*aggregate_paths(each), collated_path(each))]
     names = (PAGE_NAME, SEARCH_FILE)
-    return [*aggregates, *sweep_paths(folder), *(os.path.join(folder, name) for name in names)] if points else []
-
-
-def _aggregate_folder(folder: str, parameters: dict[str, int | float]) -> str:
-    names = [variation_label(parameters)] if parameters else []
-    return os.path.join(folder, AGGREGATE_FOLDER, *names)
+    sweep = os.path.join(folder, sweep_folder(settings))
+    return [*paths, *sweep_paths(sweep), *(os.path.join(folder, name) for name in names)]
 
 
 def report_points(

@@ -13,6 +13,7 @@ from penstock.errors import UserError
 from penstock.metrics.catalogue import CATALOGUE
 from penstock.metrics.convergence import DEFAULT_LIMITS, distance, relative_spread
 from penstock.records.log import variation_label
+from penstock.reports.experiment_folders import run_folder
 from penstock.runs.points import Point, PointOutcome, PointRuns, Variation
 from penstock.settings.resolve import MIN_RUNS
 from penstock.settings.schema import ExperimentSettings, Settings
@@ -69,18 +70,15 @@ class Variations:
     def _point(self, number: int, trial: int, pause_s: float) -> Point:
         settings, parameters = self.variations[number].settings, self.variations[number].parameters
         runs = self._experiment.runs
-        folders = [variation_label(parameters)] if parameters else []
-        run = f"run_{trial + 1:04d}"
-        if runs > 1:
-            folders += ["profile_runs", run]
+        folder = os.path.join(self._folder, run_folder(self._experiment, parameters, trial))
         seed = self._point_seed(number, trial)
         return Point(
             replace(
                 settings,
                 input=replace(settings.input, seed=seed),
-                output=replace(settings.output, folder=os.path.join(self._folder, *folders)),
+                output=replace(settings.output, folder=folder),
             ),
-            run if runs > 1 else folders[0],
+            f"run_{trial + 1:04d}" if runs > 1 else variation_label(parameters),
             parameters,
             number,
             trial,

@@ -399,7 +399,7 @@ def _refuse_lists(parsed: ParsedArguments) -> None:
 def _experiment(parsed: ParsedArguments, parameters: tuple[str, ...]) -> ExperimentSettings:
     fields = parsed.section("experiment")
     spelling = parsed.spellings.get
-    settings = resolve_search(parsed, ExperimentSettings(**fields, parameters=parameters))
+    settings = resolve_search(parsed, ExperimentSettings(**fields, parameters=parameters, trial_folders=True))
     if not settings.parameters:
         for name in _SWEEPS_ONLY:
             if name in fields:

@@ -420,6 +420,8 @@ class ExperimentSettings(msgspec.Struct, frozen=True, kw_only=True):
     """All points of a sweep have the same seed."""
     order: Literal["repeated", "independent"] = "repeated"
     """Measure all points once, then again; or all runs of a point, then the next point."""
+    trial_folders: bool = False
+    """The folders of the repeated runs of a sweep have AIPerf's names; False in logs from before that."""
     table: bool = True
     """Print the table of all points."""
     parameters: tuple[str, ...] = ()
