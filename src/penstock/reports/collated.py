@@ -71,7 +71,8 @@ def write_collated(
 
 def _read(path: str) -> dict[str, array[float]]:
     """Return the values of each metric in the records of a run's successful requests."""
-    decoder, found = msgspec.json.Decoder(_Record), dict[str, array[float]]()
+    decoder = msgspec.json.Decoder(_Record)
+    found: dict[str, array[float]] = {}
     with open(path, "rb") as file:
         for line in file:
             record = decoder.decode(line)
