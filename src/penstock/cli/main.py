@@ -166,6 +166,7 @@ def _discard_output() -> bool:
     """Redirect unwritable output to /dev/null, so that Python does not report it again at exit. Return whether it was
     unwritable."""
     try:
+        sys.stdout.write("\n")  # a write that failed has left nothing in the buffer
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
