@@ -134,6 +134,11 @@ def test_batch_is_several_texts_of_the_length_in_one_turn(tokenizer: Tokenizer) 
     assert len(set(texts(made))) == 30
 
 
+def test_texts_that_the_server_reads_one_by_one_are_counted_one_by_one(tokenizer: Tokenizer) -> None:
+    made = synthesize(InputSettings(seed=1, input_tokens_mean=20, batch=16, separate_texts=True), 10, tokenizer)
+    assert {each.turns[0].input_tokens for each in made} == {320}
+
+
 def test_progress_rises_to_the_total(spaces: Tokenizer) -> None:
     seen: list[tuple[int, int]] = []
     synthesize(InputSettings(seed=1, input_tokens_mean=9), 1000, spaces, lambda done, total: seen.append((done, total)))

@@ -92,7 +92,7 @@ def test_input_length_is_that_of_the_texts(runs: Runs) -> None:
     lengths = {name: done.summary.get("input_sequence_length", {}).get("avg") for name, done in outcomes.items()}
     assert lengths["audio_transcription"] is None
     assert [lengths[name] for name in ("messages", "huggingface_generate", "image_generation")] == [20, 20, 20]
-    assert lengths["embeddings"] == pytest.approx(40, abs=2)
+    assert lengths["embeddings"] == 40
     for name in ("nim_rankings", "cohere_rankings", "hf_tei_rankings"):
         assert lengths[name] == pytest.approx(
             38, abs=3

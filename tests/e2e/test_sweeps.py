@@ -182,3 +182,33 @@ def test_all_points_have_the_api_key_of_standard_input(
         run_experiment(experiment, folder)
     keys = [headers["authorization"] for _, headers, _ in capture.requests]
     assert keys == [["Bearer sk-stdin"]] * 4
+
+
+@pytest.mark.slow
+def test_rates_above_an_overloaded_one_are_left_out_also_after_a_resume(
+    program: Program, mock: Callable[..., MockServer]
+) -> None:
+    server = mock(ttft=20, slots=1)  # 50 requests/s
+    flags = ("--request-rate", "200,20,300", "--benchmark-duration", 15, "--stop-on-overload")
+    running = program.begin(server.url, *flags, "--isl", 5, "--osl", 2, *SYNTHETIC[:2], texts=None)
+    overloaded = running.folder / "request_rate_200" / "point.json"
+    wait_for(overloaded.exists, what="the end of the overloaded point")
+    log = running.folder / "log" / "worker-0.log"
+    size = log.stat().st_size
+    wait_for(lambda: log.stat().st_size > size, what="records of the next point")
+    running.interrupt()
+    assert running.wait().status == 130
+    done = program.run("profile", "--resume", running.folder)
+    assert done.status == 0, done
+    assert "left out, because the server fell behind at a lower rate: request_rate_300." in " ".join(done.out.split())
+    notes = read_page(str(running.folder / "report.html"))["notes"]
+    assert any("request_rate_300" in note for note in notes)
+    points = json.loads((running.folder / "sweep_aggregate/profile_export_aiperf_sweep.json").read_text())
+    assert [each["parameters"] for each in points["per_combination_metrics"]] == [
+        {"request_rate": 200},
+        {"request_rate": 20},
+    ]
+    first = json.loads((running.folder / "request_rate_200/profile_export_aiperf.json").read_text())
+    assert first["overload"]["ended_run"]
+    assert first["overload"]["completed"] == pytest.approx(50, rel=0.2)
+    assert first["request_count"]["avg"] < 0.9 * 15 * 200

@@ -1,11 +1,11 @@
-"""Steady state, overload and censoring, on series that are made by hand."""
+"""Steady state and censoring, on series that are made by hand."""
 
 import numpy as np
 import pytest
 from tests.support.records import MS, make_record, with_values
 
 from penstock.metrics.request_series import SeriesRecorder
-from penstock.metrics.steady_state import is_overloaded, mser5, steady_state, steady_window
+from penstock.metrics.steady_state import mser5, steady_state, steady_window
 from support.scratch import SCRATCH
 
 
@@ -57,23 +57,3 @@ def test_figures_of_the_window_leave_out_the_ramp(tmp_path):
 
 def test_few_requests_have_no_steady_state(tmp_path):
     assert steady_window(table(tmp_path, range(20), [1.0] * 20), open_loop=True) is None
-
-
-def queue(rate: float, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return arrival and waiting times of a queue with one server that takes 10 ms per request on average."""
-    rng = np.random.default_rng(seed)
-    arrivals = np.cumsum(rng.exponential(1000 / rate, count))
-    services = rng.exponential(10.0, count)
-    free, latencies = 0.0, []
-    for arrival, service in zip(arrivals, services, strict=True):
-        free = max(free, arrival) + service
-        latencies.append(free - arrival)
-    return arrivals, np.array(latencies)
-
-
-@pytest.mark.parametrize(("rate", "overloaded"), [(50, False), (80, False), (150, True), (300, True)])
-def test_overload_is_found_and_a_busy_queue_is_not_called_so(tmp_path, rate, overloaded):
-    for seed in range(3):
-        folder = tmp_path / str(seed)
-        folder.mkdir()
-        assert is_overloaded(table(folder, *queue(rate, 1500, seed))) is overloaded

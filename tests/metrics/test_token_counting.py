@@ -81,6 +81,13 @@ def test_each_text_is_counted_once(bodies, words):
     assert counter.note == "a note"
 
 
+def test_texts_that_the_server_reads_one_by_one_are_counted_one_by_one(bodies, words):
+    counter = ClientCounter(lambda: (words, None), HEADER, bodies, split, separate=True)
+    (counts,) = counter.count([make_record(payload=1, outputs=[])])
+    assert counts.input == 3
+    assert {"three", "words here"} <= set(words.counted)
+
+
 def test_reasoning_is_counted_separately(bodies, words):
     counter = ClientCounter(lambda: (words, None), HEADER, bodies, split)
     both, only = counter.count(

@@ -11,6 +11,7 @@ from penstock.endpoints.reply import Failure
 from penstock.metrics.bounds import FigureBounds
 from penstock.metrics.certificate import Certificate
 from penstock.metrics.intervals import FigureInterval
+from penstock.metrics.overload import Overload
 from penstock.metrics.steady_state import SteadyState
 from penstock.records.log import LoggedPhase
 from penstock.reports.checklist import checklist
@@ -197,7 +198,8 @@ def test_checklist_has_the_steady_state_and_the_certainty_of_figures(reported):
     header = msgspec.structs.replace(header, settings=msgspec.structs.replace(header.settings, load=load))
     steady = SteadyState(1.5, 9.25, 35, 5, {}, {})
     intervals = {"good_request_fraction": {"avg": FigureInterval(0.4, 0.6)}}
-    summary = msgspec.structs.replace(reported.summary, steady_state=steady, overloaded=True, intervals=intervals)
+    overload = Overload(40.0, 38.0, 5, 60)
+    summary = msgspec.structs.replace(reported.summary, steady_state=steady, overload=overload, intervals=intervals)
     items = {item.rule: item for item in checklist(summary, header)}
     found = items["Find the steady state, without ramp and drain, and report it beside the whole run"]
     assert (found.status, found.text) == (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,9 @@ def experiment(flags: str) -> Experiment:
 class _Report:
     """The part of a report that an experiment reads."""
 
-    def __init__(self, latency: float, throughput: float) -> None:
+    def __init__(self, latency: float, throughput: float, *, ended_by_overload: bool = False) -> None:
         self.summary = self
+        self.ended_by_overload = ended_by_overload
         self.metrics = {
             "request_latency": Stats("ms", avg=latency),
             "request_throughput": Stats("requests/sec", avg=throughput),
@@ -37,7 +39,10 @@ class _Report:
 
 
 def run(
-    flags: str, latencies: Sequence[float] = (), throughput: Callable[[int], float | None] = lambda _: 1.0
+    flags: str,
+    latencies: Sequence[float] = (),
+    throughput: Callable[[int], float | None] = lambda _: 1.0,
+    overloaded_at: float = math.inf,
 ) -> list[Point]:
     """Run an experiment, and return its points. They have these mean latencies, and a throughput by their concurrency; without
     one they fail."""
@@ -49,10 +54,28 @@ def run(
             points.append(point)
             latency = latencies[len(points) - 1] if latencies else 1.0
             rate = throughput(point.settings.load.concurrency or 0)
-            report: Any = _Report(latency, rate or 0.0)
+            overloaded = (point.settings.load.rate or 0.0) >= overloaded_at
+            report: Any = _Report(latency, rate or 0.0, ended_by_overload=overloaded)
             point = generator.send(PointOutcome(point, report, None if rate is not None else "All requests failed."))
     except StopIteration:
         return points
+
+
+def test_rates_above_an_overloaded_one_are_left_out() -> None:
+    points = run("--request-rate 10,40,20,30 --isl 5,6 --stop-on-overload --request-count 9", overloaded_at=20)
+    assert [point.parameters for point in points] == [
+        {"request_rate": 10, "isl": 5},
+        {"request_rate": 10, "isl": 6},
+        {"request_rate": 40, "isl": 5},
+        {"request_rate": 40, "isl": 6},
+        {"request_rate": 20, "isl": 5},
+        {"request_rate": 20, "isl": 6},
+    ]
+
+
+def test_overload_leaves_out_nothing_that_differs_in_more_than_the_rate() -> None:
+    flags = "--request-rate 10,20 --isl 5,6 --sweep-type zip --stop-on-overload --request-count 9"
+    assert len(run(flags, overloaded_at=10)) == 2
 
 
 def test_repeated_runs_have_equal_seeds_and_one_warmup() -> None:

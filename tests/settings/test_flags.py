@@ -62,6 +62,7 @@ def test_flags_that_aiperf_lacks_are_marked() -> None:
         "--slo",
         "--sweep",
         "--telemetry-interval",
+        "--stop-on-overload",
         "--trust-env",
         "--until",
     }

@@ -65,7 +65,7 @@ def report_again(
 def show(report: ExperimentReport, settings: ExperimentSettings) -> None:
     def draw(console: Console) -> None:
         if settings.parameters and settings.table:
-            draw_sweep(console, report.variations, auto=settings.sweep == "auto")
+            draw_sweep(console, report.variations, auto=settings.sweep == "auto", left_out=report.left_out)
         elif not settings.parameters:
             for cell in report.variations:
                 draw_repeated(console, cell, settings.confidence)

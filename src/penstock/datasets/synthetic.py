@@ -138,8 +138,10 @@ def _turns(
     for chunk in _chunks(targets, settings.batch):
         texts = writer.write([target for target in chunk for _ in range(settings.batch)])
         groups = [tuple(texts[begin : begin + settings.batch]) for begin in range(0, len(texts), settings.batch)]
-        # Count several texts joined: the first word of a text can count differently after another text.
-        sizes = chunk if settings.batch == 1 else writer.count([" ".join(group) for group in groups])
+        sizes = [target * settings.batch for target in chunk]
+        if settings.batch > 1 and not settings.separate_texts:
+            # The first word of a text can count differently after another text.
+            sizes = writer.count([" ".join(group) for group in groups])
         done += len(chunk)
         if progress:
             progress(done, count)

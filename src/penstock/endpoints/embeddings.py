@@ -33,7 +33,12 @@ class Embeddings(Endpoint):
     name = "embeddings"
     path = "/v1/embeddings"
     declaration = Declaration(
-        streams=False, inputs=frozenset(), body_key="input", output_tokens=False, title="Embeddings Metrics"
+        streams=False,
+        inputs=frozenset(),
+        body_key="input",
+        separate_texts=True,
+        output_tokens=False,
+        title="Embeddings Metrics",
     )
 
     def build(self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY) -> Body:

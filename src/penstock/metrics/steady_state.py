@@ -16,16 +16,10 @@ import numpy as np
 from penstock.metrics.concurrency import Window
 from penstock.metrics.request_series import Intervals, SeriesTable, figures, intervals
 from penstock.metrics.statistics import Stats, Values
-from penstock.metrics.trend import kendall
 
 OVERLOADED = "overloaded: percentiles are not stationary"
 _GROUP = 5
 _MIN_REQUESTS = 50
-_TREND_BATCHES = 20
-_MIN_TREND_REQUESTS = 200
-_MIN_GROWTH = 1.5
-_STRICTLY, _MOSTLY = 0.7, 0.5
-"""Kendall's rank correlation with time above which a quantity grows steadily, and mostly."""
 
 
 class CensoredBounds(msgspec.Struct, frozen=True):
@@ -127,31 +121,6 @@ def _first_empty_slot(table: SeriesTable) -> float:
         later = ends[own & (ends > last)]
         times.append(float(later.min()) if len(later) else float(last))
     return min(times)
-
-
-def is_overloaded(table: SeriesTable) -> bool:
-    """Return whether the server of an open loop falls behind: in flight and time to first token grow to the end of sending.
-
-    The first third is left out, because both grow at the start of every run.
-    """
-    wait = table.column("time_to_first_token")
-    if np.isnan(wait).all():
-        wait = table.column("request_latency")
-    chosen = np.flatnonzero(~np.isnan(wait))
-    chosen = chosen[len(chosen) // 3 :]
-    if len(chosen) < _MIN_TREND_REQUESTS:
-        return False
-    every = table.starts
-    starts = every[chosen]
-    ended = np.searchsorted(np.sort(table.ends), starts, side="right")
-    in_flight = np.searchsorted(every, starts, side="right") - ended
-    edges = np.linspace(0, len(chosen), _TREND_BATCHES + 1).astype(np.int64)
-    flights, waits = (
-        np.add.reduceat(series.astype(np.float64), edges[:-1]) / np.diff(edges) for series in (in_flight, wait[chosen])
-    )
-    third = _TREND_BATCHES // 3
-    grown = flights[-third:].mean() >= _MIN_GROWTH * flights[:third].mean()
-    return bool(grown) and kendall(flights) > _STRICTLY and kendall(waits) > _MOSTLY
 
 
 def censored(table: SeriesTable) -> Censored | None:

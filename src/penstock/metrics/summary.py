@@ -15,6 +15,7 @@ from penstock.metrics.certificate import Certificate, RequestCounts
 from penstock.metrics.gap_profile import GapProfile, GapProfileBuilder
 from penstock.metrics.objectives import parse_objectives
 from penstock.metrics.outages import outage_notes
+from penstock.metrics.overload import Overload, find_overload
 from penstock.metrics.phase_stats import ErrorGroup, PhaseStats
 from penstock.metrics.prompt_reuse import ReuseCounter, ReuseSummary
 from penstock.metrics.reply_checks import ReplyChecks
@@ -26,7 +27,6 @@ from penstock.metrics.steady_state import (
     Censored,
     SteadyState,
     censored,
-    is_overloaded,
     steady_state,
     steady_window,
 )
@@ -143,8 +143,10 @@ class Summary(msgspec.Struct, kw_only=True):
     """Confidence intervals of the metrics of the profiling phases."""
     steady_state: SteadyState | None = None
     """None if there are too few requests to find it."""
-    overloaded: bool = False
-    """True if the requests of an open loop came faster than the server answered them."""
+    overload: Overload | None = None
+    """The load, if the requests of an open loop came faster than the server answered them."""
+    ended_by_overload: bool = False
+    """True if that ended the run (`--stop-on-overload`)."""
     censored: Censored | None = None
     """The requests that the end of the run cut off; None if there are none."""
     gap_profile: GapProfile | None = None
@@ -338,7 +340,7 @@ class SummaryBuilder:
             "reply_notes": notes,
             "intervals": intervals(table, span, whole=True),
             "steady_state": steady,
-            "overloaded": open_loop and is_overloaded(table),
+            "overload": find_overload(table.column("intended"), table.ends) if open_loop else None,
             "censored": None if cancelled_on_purpose else censored(table),
         }
 

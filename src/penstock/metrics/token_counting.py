@@ -74,7 +74,11 @@ class ClientCounter:
         bodies: BodyReader,
         input_texts: Callable[[bytes], list[str]],
         cache_bytes: int = _CACHE_BYTES,
+        *,
+        separate: bool = False,
     ) -> None:
+        """With `separate`, the server reads each text of a body by itself."""
+        self._separate = separate
         self._load = load
         self._header = header
         self._bodies = bodies
@@ -94,11 +98,11 @@ class ClientCounter:
         self._built_inputs.clear()
         inputs = self._inputs
         new = [record for record in records if record.built is not None or inputs[record.payload] == _UNKNOWN]
-        bodies = [(record, text) for record in new if (text := self._uncounted_body(record)) is not None]
-        self._count_texts([*(text for _, text in bodies), *_reply_texts(records)])
+        bodies = [(record, texts) for record in new if (texts := self._uncounted_body(record))]
+        self._count_texts([*(text for _, texts in bodies for text in texts), *_reply_texts(records)])
         if not self._failed:
-            for record, text in bodies:
-                self._remember(record, self._cache[text])
+            for record, texts in bodies:
+                self._remember(record, sum(self._cache[text] for text in texts))
         counts = [self._counts(record) for record in records]
         if self._cached_bytes > self._cache_bytes:
             self._cache.clear()
@@ -116,10 +120,10 @@ class ClientCounter:
         else:
             self._built_inputs[record.worker, record.built] = tokens
 
-    def _uncounted_body(self, record: Record) -> str | None:
-        """Return the body's text if its tokens are still unknown."""
+    def _uncounted_body(self, record: Record) -> list[str]:
+        """Return the body's texts if their tokens are still unknown: joined, unless the server reads each by itself."""
         if self._known(record) != _UNKNOWN:
-            return None
+            return []
         try:
             known = self._stored_count(record)
             texts = [] if known >= 0 else self._input_texts(self._bodies.body(record))
@@ -128,9 +132,9 @@ class ClientCounter:
             # body has no input length.
             known, texts = _NO_TEXT, []
         if texts:
-            return " ".join(texts)
+            return texts if self._separate else [" ".join(texts)]
         self._remember(record, known if known >= 0 else _NO_TEXT)
-        return None
+        return []
 
     def _stored_count(self, record: Record) -> int:
         """Return the token count from prompt generation if the same tokenizer counts now, else -1.

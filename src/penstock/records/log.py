@@ -34,9 +34,9 @@ from penstock.records.record import Record
 from penstock.records.section import Damage, Ranges, Section, cut, read_frames
 from penstock.records.worker_report import WorkerReport
 
-UNTIL, STOP_RULE, SEARCH_LOAD = "until", "stop_rule", "search_load"
-"""Kinds of decisions: the outcome of `--until`; the end of a phase by a rule, which makes it complete; and what a search
-observed at a load."""
+UNTIL, OVERLOAD, STOP_RULE, SEARCH_LOAD = "until", "overload", "stop_rule", "search_load"
+"""Kinds of decisions: the outcome of `--until`; the overload that ended a phase; the end of a phase by a rule, which makes it
+complete; and what a search observed at a load."""
 INTERRUPTED, FAILURES, INPUT_ERROR = "interrupted", "failures", "input_error"
 """Kinds of decisions that end a run or point early: by the user, because too many requests failed, and because of an error in
 the input files. The value `reason` of the last two is a sentence."""
@@ -148,7 +148,7 @@ class Decision(msgspec.Struct, frozen=True):
     """What a stop rule, a search or the user decided during the run."""
 
     kind: str
-    """One of `UNTIL`, `STOP_RULE`, `SEARCH_LOAD`, `INTERRUPTED`, `FAILURES` and `INPUT_ERROR`."""
+    """One of `UNTIL`, `OVERLOAD`, `STOP_RULE`, `SEARCH_LOAD`, `INTERRUPTED`, `FAILURES` and `INPUT_ERROR`."""
     phase: int | None
     """Index of the phase that it is about, or that was started last; None before the first phase."""
     at: int

@@ -9,16 +9,19 @@ import pkgutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
+
 from penstock.metrics.batch import Batch
 from penstock.metrics.certificate import RequestCounts
 from penstock.metrics.groups.network import network_metrics
 from penstock.metrics.groups.power import power_metrics
 from penstock.metrics.measure import measure_batch, unfit_metrics
+from penstock.metrics.overload import Overload
 from penstock.metrics.summary import Summary, SummaryBuilder, TokenizerNote
 from penstock.metrics.token_agreement import token_metrics, token_metrics_by_server
 from penstock.metrics.token_counting import ClientCounter, Counter, ServerCounter
 from penstock.records.bodies import BodyReader
-from penstock.records.log import UNTIL, RunLog
+from penstock.records.log import OVERLOAD, UNTIL, RunLog
 from penstock.records.read_sections import Advance, read_sections
 from penstock.records.section import Section
 from penstock.reports import sink_table
@@ -80,6 +83,8 @@ class ArtifactWriter:
         self._add_telemetry(summary)
         for decision in log.decisions(UNTIL):
             summary.until = decision.values
+        for decision in log.decisions(OVERLOAD):
+            summary.overload, summary.ended_by_overload = msgspec.convert(decision.values, Overload), True
         return summary, builder.request_counts()
 
     def _read(self, builder: SummaryBuilder, counter: Counter, advance: Advance) -> None:

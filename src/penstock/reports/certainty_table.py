@@ -119,8 +119,9 @@ def print_mark(console: Console, cells: Iterable[tuple[Stats, str]]) -> None:
 
 
 def certainty_notes(summary: Summary) -> Iterator[str]:
-    if summary.overloaded:
-        yield f"The server is {OVERLOADED}. Requests in flight and their waiting times grew until the last send."
+    if summary.overload is not None:
+        ended = "This ended the run (--stop-on-overload)." if summary.ended_by_overload else f"It is {OVERLOADED}."
+        yield f"{summary.overload.sentence} {ended}"
     if summary.until is not None:
         target, requests = summary.until["target"], summary.until["requests"]
         if summary.until["reached"] and not summary.until.get("ended_run", True):

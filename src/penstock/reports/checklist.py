@@ -123,10 +123,10 @@ class _Run:
         yield self._steady_state()
         if self._load.open_loop:
             rule = "Tell when the server does not keep up with the load"
-            if summary.overloaded:
+            if summary.overload is not None:
                 yield rule, "done", f"The server is {OVERLOADED}: take another load for latencies."
             else:
-                yield rule, "done", "Requests in flight and waiting times did not grow steadily."
+                yield rule, "done", "The number of requests in flight did not grow by more than chance."
         rule = "Report requests that the end of the run cut off"
         if summary.cancelled:
             bounds = "; the notes give bounds with them" if summary.censored is not None else ""

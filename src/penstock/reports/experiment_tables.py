@@ -50,9 +50,11 @@ def draw_repeated(console: Console, cell: VariationFigures, confidence: float) -
     _failed_runs(console, [cell])
 
 
-def draw_sweep(console: Console, variations: Sequence[VariationFigures], *, auto: bool = False) -> None:
+def draw_sweep(
+    console: Console, variations: Sequence[VariationFigures], *, auto: bool = False, left_out: str | None = None
+) -> None:
     """Print a row for each point, with the certificate of its runs or why it failed; with `auto`, which one saturates the
-    server."""
+    server. `left_out` names points that were not run."""
     from rich.table import Table
     from rich.text import Text
 
@@ -79,6 +81,8 @@ def draw_sweep(console: Console, variations: Sequence[VariationFigures], *, auto
             f"{SATURATED_SHARE:.0%} of the highest throughput."
         )
     _failed_runs(console, variations)
+    if left_out is not None:
+        console.print(Text(left_out), soft_wrap=True)
     console.print()
 
 

@@ -71,8 +71,10 @@ def experiment_document(
     runs: Sequence[RunLink],
     version: str,
     search: SearchOutcome | None = None,
+    left_out: str | None = None,
 ) -> dict[str, Any]:
-    """Return the page of a sweep, a search or repeated runs. `runs` are all runs, in the order of time."""
+    """Return the page of a sweep, a search or repeated runs. `runs` are all runs, in the order of time; `left_out` names points
+    that were not run."""
     experiment = settings.experiment
     count = sum(len(each.runs) for each in variations)
     if search is not None:
@@ -104,7 +106,10 @@ def experiment_document(
         "differences": _repeated(variations, experiment.confidence) if experiment.runs > 1 else _changes(usable),
         "changed": _changed(runs),
         "runs": [{"name": run.name, "href": run.href} for run in runs],
-        "notes": [f"{run.label} is left out: {run.error}" for each in variations for run in each.failed],
+        "notes": [
+            *(f"{run.label} is left out: {run.error}" for each in variations for run in each.failed),
+            *([] if left_out is None else [left_out]),
+        ],
     }
 
 

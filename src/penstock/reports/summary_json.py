@@ -209,8 +209,9 @@ def _certainty(summary: Summary) -> dict[str, Any]:
         fields["confidence_intervals"] = {"level": CONFIDENCE, "metrics": summary.intervals}
     if summary.steady_state is not None:
         fields["steady_state"] = summary.steady_state
-    if summary.overloaded:
+    if summary.overload is not None:
         fields["overloaded"] = OVERLOADED
+        fields["overload"] = {**msgspec.structs.asdict(summary.overload), "ended_run": summary.ended_by_overload}
     if summary.gap_profile is not None:
         fields["gaps_by_position"] = summary.gap_profile
     if summary.until is not None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from penstock import __version__
 from penstock.metrics.capacity import SearchOutcome
 from penstock.metrics.experiment import RunFigures, VariationFigures, group_runs
-from penstock.records.header import decode_header
+from penstock.records.header import Variation, decode_header
 from penstock.records.log import LoggedPoint, RunLog, variation_label
 from penstock.reports.aggregate import aggregate_paths, write_aggregate
 from penstock.reports.artifact_writer import ProgressCallback
@@ -23,6 +23,7 @@ from penstock.runs.points import Point, PointOutcome
 from penstock.runs.report_point import report_point, why_unusable
 from penstock.runs.run_folder import LOG_FOLDER
 from penstock.runs.search import SEARCH_FILE, logged_search, write_search
+from penstock.runs.variations import above
 from penstock.settings.redact import redacted
 from penstock.settings.schema import ExperimentSettings
 from penstock.tokens.lazy_tokenizer import LazyTokenizer
@@ -34,6 +35,8 @@ class ExperimentReport(NamedTuple):
     """What was written."""
     search: SearchOutcome | None = None
     """What a search found."""
+    left_out: str | None = None
+    """Which points of a sweep `--stop-on-overload` left out."""
 
 
 def report_experiment(
@@ -43,6 +46,7 @@ def report_experiment(
     search = logged_search(os.path.join(folder, LOG_FOLDER), settings)
     if search is not None:
         search = search._replace(certificates=_certificates(search.parameter, results))
+    left_out = _left_out(RunLog.read_header(os.path.join(folder, LOG_FOLDER)).variations, results)
     folder = into or folder
     variations = group_runs([_figures(result) for result in results], settings.confidence)
     chosen = settings.sweep == "auto" or settings.find_max is not None
@@ -59,9 +63,18 @@ def report_experiment(
     if search is not None:
         files.append(os.path.join(folder, SEARCH_FILE))
         write_search(files[-1], search)
-    if page := _write_page(folder, variations, results, search):
+    if page := _write_page(folder, variations, results, search, left_out):
         files.append(page)
-    return ExperimentReport(variations, files, search)
+    return ExperimentReport(variations, files, search, left_out)
+
+
+def _left_out(variations: Sequence[Variation], results: Sequence[PointOutcome]) -> str | None:
+    overloaded = {result.point.variation for result in results if result.ended_by_overload}
+    measured = {result.point.variation for result in results}
+    names = [variation_label(variations[n].parameters) for n in above(variations, overloaded) if n not in measured]
+    if not names:
+        return None
+    return f"--stop-on-overload left out, because the server fell behind at a lower rate: {', '.join(names)}."
 
 
 def _certificates(parameter: str, results: Sequence[PointOutcome]) -> dict[float, str]:
@@ -78,6 +91,7 @@ def _write_page(
     variations: Sequence[VariationFigures],
     results: Sequence[PointOutcome],
     search: SearchOutcome | None,
+    left_out: str | None,
 ) -> str | None:
     """Write the page over all points, and return its path; None if the points have no pages."""
     runs = []
@@ -91,7 +105,7 @@ def _write_page(
     if not runs:
         return None
     path = os.path.join(folder, PAGE_NAME)
-    write_page(path, experiment_document(variations, runs[0].settings, runs, __version__, search))
+    write_page(path, experiment_document(variations, runs[0].settings, runs, __version__, search, left_out))
     return path
 
 

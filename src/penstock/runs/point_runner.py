@@ -117,7 +117,8 @@ class PointRunner:
         self._observer.point_begins(point, phases, expected)
         for phase, load, requests in zip(phases, phase_loads(settings)[-len(phases) :], expected, strict=True):
             profiling = phase.kind == "profiling"
-            own = (point.rule or rule or self._until_rule(settings, phase)) if profiling else None
+            only = point.rule or rule
+            own = () if not profiling else self._rules(settings, phase) if only is None else (only,)
             watch = Watch(FailureRule(settings.load, runner.progress), own)
             before = self._sending
             running = runner.start(
@@ -150,12 +151,13 @@ class PointRunner:
 
     def _end_phase(self, point: Point, logged: LoggedPoint | None, running: RunningPhase, watch: Watch) -> EndedPoint:
         """Log what ended a phase."""
-        runner, rule = self._runner, watch.rule
+        runner = self._runner
         facts: dict[str, Any] | None = None
-        # What a search has seen of a load at an interrupt decides nothing.
-        if rule is not None and rule.kind is not None and not (runner.stopping and point.rule is not None):
-            facts = rule.facts()
-            runner.log_decision(rule.kind, facts, running.index)
+        for rule in watch.rules:
+            # What a search has seen of a load at an interrupt decides nothing.
+            if rule.kind is not None and not (runner.stopping and point.rule is not None):
+                facts = rule.facts()
+                runner.log_decision(rule.kind, facts, running.index)
         if watch.failed is not None:
             runner.log_decision(FAILURES, {"reason": watch.failed}, running.index)
         elif runner.interrupts:
@@ -172,9 +174,16 @@ class PointRunner:
                 sending.running.stop()
             self._position = sending.running.wait().next_position
 
-    def _until_rule(self, settings: Settings, phase: Phase) -> StopRule | None:
-        if not settings.until:
-            return None
+    def _rules(self, settings: Settings, phase: Phase) -> list[StopRule]:
+        """Return the rules of the settings for a profiling phase."""
+        rules: list[StopRule] = [self._until_rule(settings, phase)] if settings.until else []
+        if settings.load.stop_on_overload:
+            from penstock.runs.overload_rule import OverloadRule
+
+            rules.append(OverloadRule(self._log_folder, self._runner.progress.workers))
+        return rules
+
+    def _until_rule(self, settings: Settings, phase: Phase) -> StopRule:
         from penstock.metrics.precision import parse_precision
         from penstock.runs.until import UntilRule
 

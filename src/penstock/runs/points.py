@@ -76,6 +76,10 @@ class PointOutcome(NamedTuple):
     from_log: bool = False
     """True if an earlier process has run the point, so that nothing was sent between it and the next one."""
 
+    @property
+    def ended_by_overload(self) -> bool:
+        return self.report is not None and self.report.summary.ended_by_overload
+
     def value(self, metric: str, statistic: str) -> float | None:
         """Return a figure; None if the point has none."""
         stats = None if self.report is None or self.error is not None else self.report.summary.metrics.get(metric)

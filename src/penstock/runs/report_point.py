@@ -116,7 +116,7 @@ def _token_counter(header: RunHeader, bodies: BodyReader, tokenizer: LazyTokeniz
         return ServerCounter(per_chunk=settings.endpoint.per_chunk_usage)
     templated = tokenizer if settings.tokenizer.apply_chat_template else None
     input_texts = partial(_input_texts, endpoint_named(settings.endpoint.type), templated)
-    return ClientCounter(tokenizer.load, header, bodies, input_texts)
+    return ClientCounter(tokenizer.load, header, bodies, input_texts, separate=header.declaration.separate_texts)
 
 
 def _input_texts(endpoint: Endpoint, templated: LazyTokenizer | None, body: bytes) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from penstock.runs.phase_runner import RunningPhase, RunProgress
@@ -67,11 +67,11 @@ class FailureRule:
 
 
 class Watch:
-    """The rules of a phase: that about failed requests, and one of its own."""
+    """The rules of a phase: that about failed requests, and those of its own."""
 
-    def __init__(self, failures: FailureRule, rule: StopRule | None) -> None:
+    def __init__(self, failures: FailureRule, rules: Sequence[StopRule]) -> None:
         self._failures = failures
-        self.rule = rule
+        self.rules = rules
         self.ended_by_rule = False
 
     @property
@@ -83,5 +83,5 @@ class Watch:
         """Return whether to end the phase."""
         if self._failures.is_met(running):
             return True
-        self.ended_by_rule = self.rule is not None and self.rule.is_met(running)
+        self.ended_by_rule = any(rule.is_met(running) for rule in self.rules)
         return self.ended_by_rule

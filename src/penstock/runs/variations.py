@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 from msgspec.structs import replace
@@ -43,13 +43,16 @@ class Variations:
     def points(self) -> PointRuns:
         results: dict[int, list[PointOutcome]] = {number: [] for number in range(len(self.variations))}
         stable: set[int] = set()
+        overloaded: set[int] = set()
         previous: tuple[int, int] | None = None
         for number, trial in self._order():
-            if number in stable:
+            if number in stable or number in above(self.variations, overloaded):
                 continue
             result = yield self._point(number, trial, self._pause((number, trial), previous))
             previous = number, trial
             results[number].append(result)
+            if result.ended_by_overload:
+                overloaded.add(number)
             if self._stability is not None and self._stability.is_reached(results[number]):
                 stable.add(number)
 
@@ -89,6 +92,22 @@ class Variations:
     def _point_seed(self, number: int, trial: int) -> int:
         seed = self._seed if self._experiment.same_seed else self._seed + number
         return seed + trial * _SEEDS_PER_RUN if self._experiment.seed_per_run else seed
+
+
+def above(variations: Sequence[Variation], overloaded: Collection[int]) -> list[int]:
+    """Return the numbers of the variations that differ from an overloaded one by a higher rate alone."""
+    return [
+        number
+        for number, each in enumerate(variations)
+        if any(_is_above(each, variations[other]) for other in overloaded)
+    ]
+
+
+def _is_above(one: Variation, other: Variation) -> bool:
+    rates = one.settings.load.arrival_rate, other.settings.load.arrival_rate
+    if rates[0] is None or rates[1] is None or rates[0] <= rates[1]:
+        return False
+    return sum(one.parameters[name] != value for name, value in other.parameters.items()) == 1
 
 
 def base_seed(settings: Settings) -> int:

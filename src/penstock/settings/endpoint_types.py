@@ -65,6 +65,8 @@ class Declaration(NamedTuple):
     """Extra inputs that say how to read replies, and are not sent."""
     input_tokens: bool = True
     """Requests have texts whose tokens are counted."""
+    separate_texts: bool = False
+    """The server reads each text of a request by itself, so its tokens are counted by themselves."""
     output_tokens: bool = True
     """Replies are generated token by token: their tokens are counted, and the times between them mean something."""
     title: str = "LLM Metrics"

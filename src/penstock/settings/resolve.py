@@ -68,7 +68,7 @@ def resolve(
     endpoint_type: EndpointType = load_endpoint(parsed.values.get("endpoint.type", EndpointSettings().type))
     endpoint = endpoint or resolve_endpoint(parsed, endpoint_type)
     load = resolve_load(parsed, recorded_times=recorded_times)
-    _check_until(parsed, load)
+    _check_early_ends(parsed, load)
     check_endpoint(parsed, endpoint.type, endpoint_type.declaration)
     return Settings(
         models=models,
@@ -113,17 +113,23 @@ def resolve(
     )
 
 
-def _check_until(parsed: ParsedArguments, load: LoadSettings) -> None:
-    flag = parsed.spellings.get("until", "--until")
-    if "until" not in parsed.values:
-        return
-    if load.requests is None and load.duration_s is None:
+def _check_early_ends(parsed: ParsedArguments, load: LoadSettings) -> None:
+    """Raise `UserError` for --until and --stop-on-overload where they mean nothing."""
+    spelling, values = parsed.spellings, parsed.values
+    for flag in ("until", "load.stop_on_overload"):
+        for target in ("experiment.find_max", "experiment.recipe"):
+            if values.get(flag) and target in values:
+                raise UserError(f"A search ends each load by itself; leave out {spelling[flag]} or {spelling[target]}.")
+    if "until" in values and load.requests is None and load.duration_s is None:
         raise UserError(
-            f"{flag} needs a limit in case the precision is not reached: give --request-count or --benchmark-duration."
+            f"{spelling.get('until', '--until')} needs a limit in case the precision is not reached: give --request-count or "
+            "--benchmark-duration."
         )
-    for target in ("experiment.find_max", "experiment.recipe"):
-        if target in parsed.values:
-            raise UserError(f"A search ends each load by itself; leave out {flag} or {parsed.spellings[target]}.")
+    if load.stop_on_overload and not load.open_loop:
+        raise UserError(
+            f"{spelling['load.stop_on_overload']} ends a run that cannot keep up with a rate, and there is none; add "
+            "--request-rate. A closed loop cannot overload a server."
+        )
 
 
 def resolve_endpoint(parsed: ParsedArguments, endpoint_type: EndpointType) -> EndpointSettings:
@@ -260,6 +266,7 @@ def _input(parsed: ParsedArguments, declaration: Declaration) -> InputSettings:
         audio=audio(parsed),
         rankings=rankings(parsed, declaration),
         ranks="passages" in declaration.inputs,
+        separate_texts=declaration.separate_texts,
         texts=declaration.input_tokens,
         synthesis=_synthesis(parsed),
     )

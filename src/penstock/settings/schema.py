@@ -175,6 +175,8 @@ class InputSettings(msgspec.Struct, frozen=True, kw_only=True):
     rankings: RankingSettings = RankingSettings()
     ranks: bool = False
     """Synthetic turns are rankings: a query and passages."""
+    separate_texts: bool = False
+    """The server reads each text of a turn by itself."""
     texts: bool = True
     """Synthetic turns have texts."""
     synthesis: SynthesisSettings = SynthesisSettings()
@@ -237,6 +239,8 @@ class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
     grace_s: float = 30.0
     max_failed_share: float | None = None
     """Share of failed requests, from 0 to 1, above which the run is ended."""
+    stop_on_overload: bool = False
+    """End a run, and leave out the higher rates of a sweep, when the server falls behind the rate."""
     cancellation_percent: float | None = None
     """Share of the profiled requests that are cancelled."""
     cancellation_delay_s: float = 0.0
@@ -487,4 +491,4 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def watches_records(self) -> bool:
         """True if a rule reads the records while the run sends."""
-        return self.experiment.find_max is not None or bool(self.until)
+        return self.experiment.find_max is not None or bool(self.until) or self.load.stop_on_overload

@@ -14,8 +14,8 @@ output_token_count | Output Token Count | tokens | order=610 larger needs=output
 reasoning_token_count | Reasoning Token Count | tokens | larger needs=output_tokens
     Tokens of the reasoning text.
 input_sequence_length | Input Sequence Length | tokens | order=700 larger needs=input_tokens
-    Tokens of the texts in the body and of its tool definitions, joined by spaces. Excludes the server's chat template,
-    so the server's count is usually a little higher.
+    Tokens of the texts in the body and of its tool definitions, joined by spaces; texts to embed count one by one.
+    Excludes the server's chat template, so the server's count is usually a little higher.
 osl_mismatch_diff_pct | OSL Mismatch Diff % | % | needs=output_tokens
     100 * (output_sequence_length - requested) / requested, signed. Present if a length was requested. With several
     choices (n), the length is requested for each of them.

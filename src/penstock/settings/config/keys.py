@@ -218,7 +218,7 @@ PROFILING: Final[Section] = {
     "sessions": "--conversation-num",
     "duration": "--benchmark-duration",
     "grace_period": "--benchmark-grace-period",
-    **_named("concurrency prefill_concurrency conversation_rate failed_request_threshold"),
+    **_named("concurrency prefill_concurrency conversation_rate failed_request_threshold stop_on_overload"),
     "concurrency_ramp": Special("ramp", ("--concurrency-ramp-duration",)),
     "prefill_ramp": Special("ramp", ("--prefill-concurrency-ramp-duration",)),
     "rate": Special("rate", ("--request-rate", "--user-centric-rate")),

@@ -138,6 +138,9 @@ Load
 --failed-request-threshold SHARE | float load.max_failed_share ge=0 le=1 sweepable
     End the run when more than this share of the requests has failed, from 0 to 1, after 10 requests, or as many as
     --concurrency if that is more.
+--stop-on-overload | bool load.stop_on_overload penstock_only
+    End when the server falls behind the rate: the number of requests in flight grows steadily, by more than chance. In a
+    sweep over rates, leave out the higher ones.
 --request-cancellation-rate PERCENT | float load.cancellation_percent gt=0 le=100 sweepable
     Percentage of the profiled requests whose connection is closed before the reply has ended.
 --request-cancellation-delay SECONDS | float load.cancellation_delay_s ge=0 sweepable
