@@ -14,15 +14,8 @@ import msgspec
 
 from penstock.cli.terminal import Paint, aligned, print_json
 from penstock.errors import UserError
-from penstock.gateway.ledger.ledger import (
-    DEFAULT_DIMENSIONS,
-    DEFAULT_URL,
-    DIMENSIONS,
-    Dimension,
-    UsageQuery,
-    UsageRow,
-    open_ledger,
-)
+from penstock.gateway.ledger.ledger import DEFAULT_URL, open_ledger
+from penstock.gateway.ledger.usage_table import DEFAULT_DIMENSIONS, DIMENSIONS, Dimension, UsageQuery, UsageRow
 from penstock.gateway.observe.printable import escape_nonprintable
 from penstock.secrets import redact_url
 from penstock.settings.command_line import CommandLine, examples, options

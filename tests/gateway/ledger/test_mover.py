@@ -16,9 +16,10 @@ import pytest
 
 from penstock import frames
 from penstock.errors import UserError
-from penstock.gateway.ledger.ledger import UsageQuery, open_ledger
+from penstock.gateway.ledger.ledger import open_ledger
 from penstock.gateway.ledger.mover import REFUSED_FILE, Mover
 from penstock.gateway.ledger.spool import ENTRY, Spool, segment_paths
+from penstock.gateway.ledger.usage_table import UsageQuery
 from support import TESTS
 from support.ledger_entries import Messages, eventually, make_entry, start_worker
 from support.postgres_cluster import PASSWORD, QUOTED_PASSWORD, Cluster

@@ -12,16 +12,8 @@ import pytest
 
 from penstock.errors import UserError
 from penstock.gateway.ledger.entry import Attempt, Entry
-from penstock.gateway.ledger.ledger import (
-    EntryRefusedError,
-    LedgerUnavailableError,
-    UsageQuery,
-    UsageRow,
-    check_url,
-    open_ledger,
-    purge_all,
-)
-from penstock.gateway.ledger.usage_table import NAMES
+from penstock.gateway.ledger.ledger import EntryRefusedError, LedgerUnavailableError, check_url, open_ledger, purge_all
+from penstock.gateway.ledger.usage_table import NAMES, UsageQuery, UsageRow
 from support.ledger_entries import JUNE_1, make_entry
 from support.postgres_cluster import PASSWORD, QUOTED_PASSWORD, Cluster
 

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Literal, Protocol, get_args
-
-import msgspec
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
 from penstock.errors import RunError, UserError
 from penstock.extras import require_extra
 from penstock.gateway.ledger.entry import Entry
+from penstock.gateway.ledger.usage_table import (
+    Column,
+    Kind,
+    UsageQuery,
+    UsageRow,
+    purge_sql,
+    usage_row,
+    usage_sql,
+)
 from penstock.secrets import redact_url
 
 DEFAULT_URL = "sqlite:///penstock-usage.db"
 PURGE_BATCH = 5000
-
-Dimension = Literal["key", "team", "model", "day"]
-DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
-DEFAULT_DIMENSIONS: tuple[Dimension, ...] = ("key", "model", "day")
+_DEFAULTS = {"text": "''", "integer": "0", "real": "0", "boolean": "false", "json": "'{}'"}
 
 
 class LedgerUnavailableError(RunError):
@@ -29,63 +35,42 @@ class EntryRefusedError(Exception):
     """The database works but rejects at least one of the entries. Nothing was written."""
 
 
-class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which requests to sum, and by which dimensions to group them."""
-
-    by: tuple[Dimension, ...] = DEFAULT_DIMENSIONS
-    since: float | None = None
-    """Unix time, inclusive."""
-    until: float | None = None
-    """Unix time, exclusive."""
-    keys: tuple[str, ...] = ()
-    """Names or ids; empty selects all keys."""
-    models: tuple[str, ...] = ()
-
-
-class UsageRow(msgspec.Struct, kw_only=True):
-    """Sums of one group. `key`, `team`, `model` and `day` are None if the query does not group by them, and empty if the
-    requests have none."""
-
-    key: str | None = None
-    team: str | None = None
-    model: str | None = None
-    day: str | None = None
-    """In UTC."""
-    requests: int = 0
-    errors: int = 0
-    """Requests neither successful nor blocked: refusals, failures and disconnected callers."""
-    blocked: int = 0
-    """Requests blocked by a guardrail."""
-    input_tokens: int = 0
-    output_tokens: int = 0
-    reasoning_tokens: int = 0
-    """Part of the output tokens."""
-    cached_tokens: int = 0
-    """Part of the input tokens."""
-    estimated_tokens: int = 0
-    """Input and output tokens that were estimated because no upstream reported them."""
-
-    @property
-    def estimated_share(self) -> float:
-        tokens = self.input_tokens + self.output_tokens
-        return self.estimated_tokens / tokens if tokens else 0.0
-
-
-class Ledger(Protocol):
+class Ledger(ABC):
     """A ledger for use by one thread. Every method may raise LedgerUnavailableError."""
 
+    placeholder: str
+    """What stands for a value in a statement."""
+    sum_function: str
+    """The function that adds numbers. It must not overflow: they come from upstreams."""
+    types: Mapping[Kind, str]
+
+    @abstractmethod
     def insert(self, entries: Sequence[Entry]) -> int:
         """Insert all entries durably, or none, and return how many are new. Skip entries whose request id exists.
         Raise EntryRefusedError if the database rejects an entry."""
-        ...
 
-    def usage(self, query: UsageQuery) -> list[UsageRow]: ...
+    @abstractmethod
+    def _transaction(self) -> AbstractContextManager[Any]:
+        """Return a context manager that commits, or raises LedgerUnavailableError."""
+
+    def usage(self, query: UsageQuery) -> list[UsageRow]:
+        sql, values = usage_sql(query, self.placeholder, self.sum_function)
+        with self._transaction() as connection:
+            return [usage_row(query, row) for row in connection.execute(sql, values)]
 
     def purge(self, before: float, limit: int) -> int:
         """Delete up to `limit` entries that arrived before this Unix time, and return their number."""
-        ...
+        with self._transaction() as connection:
+            return int(connection.execute(purge_sql(self.placeholder), [before, limit]).rowcount)
 
+    @abstractmethod
     def close(self) -> None: ...
+
+    def _definition(self, column: Column) -> str:
+        kind = f"{column.name} {self.types[column.kind]}"
+        if column.name == "request_id":
+            return f"{kind} PRIMARY KEY NOT NULL"
+        return kind if column.null else f"{kind} NOT NULL DEFAULT {_DEFAULTS[column.kind]}"
 
 
 def open_ledger(url: str, *, read_only: bool = False) -> Ledger:

@@ -10,12 +10,17 @@ import psycopg
 
 from penstock.errors import UserError
 from penstock.gateway.ledger.entry import Entry
-from penstock.gateway.ledger.ledger import EntryRefusedError, LedgerUnavailableError, UsageQuery, UsageRow
-from penstock.gateway.ledger.usage_table import COLUMNS, INDEXES, NAMES, TABLE, Column, purge_sql, usage_row, usage_sql
+from penstock.gateway.ledger.ledger import EntryRefusedError, Ledger, LedgerUnavailableError
+from penstock.gateway.ledger.usage_table import COLUMNS, INDEXES, NAMES, TABLE, Kind
 from penstock.gateway.storage.postgres import PostgresServer
 
-_TYPES = {"text": "text", "integer": "bigint", "real": "double precision", "boolean": "boolean", "json": "jsonb"}
-_DEFAULTS = {"text": "''", "integer": "0", "real": "0", "boolean": "false", "json": "'{}'"}
+_TYPES: dict[Kind, str] = {
+    "text": "text",
+    "integer": "bigint",
+    "real": "double precision",
+    "boolean": "boolean",
+    "json": "jsonb",
+}
 _STATEMENT_TIMEOUT_MS = 60_000
 _TABLE_LOCK_ID = 7360_2015_1
 """Advisory lock for creating the table: two concurrent CREATE TABLE IF NOT EXISTS fail in PostgreSQL."""
@@ -33,7 +38,9 @@ _INSERT = (
 )
 
 
-class PostgresLedger:
+class PostgresLedger(Ledger):
+    placeholder, sum_function, types = "%s", "SUM", _TYPES
+
     def __init__(self, url: str, *, read_only: bool = False) -> None:
         self._server = PostgresServer(url)
         with self._wrap_errors():
@@ -63,15 +70,6 @@ class PostgresLedger:
             except (psycopg.DataError, psycopg.IntegrityError) as error:
                 raise EntryRefusedError(self._server.message(error)) from None
 
-    def usage(self, query: UsageQuery) -> list[UsageRow]:
-        sql, values = usage_sql(query, "%s", "SUM")
-        with self._wrap_errors(), self._connection.transaction():
-            return [usage_row(query, row) for row in self._connection.execute(sql, values)]
-
-    def purge(self, before: float, limit: int) -> int:
-        with self._wrap_errors(), self._connection.transaction():
-            return self._connection.execute(purge_sql("%s"), [before, limit]).rowcount
-
     def close(self) -> None:
         self._connection.close()
 
@@ -80,9 +78,11 @@ class PostgresLedger:
             return  # a role that only inserts rows need not own the table
         with self._connection.transaction():
             self._connection.execute("SELECT pg_advisory_xact_lock(%s)", [_TABLE_LOCK_ID])
-            self._connection.execute(f"CREATE TABLE IF NOT EXISTS {TABLE} ({', '.join(map(_definition, COLUMNS))})")
+            self._connection.execute(
+                f"CREATE TABLE IF NOT EXISTS {TABLE} ({', '.join(map(self._definition, COLUMNS))})"
+            )
             for column in COLUMNS:
-                self._connection.execute(f"ALTER TABLE {TABLE} ADD COLUMN IF NOT EXISTS {_definition(column)}")
+                self._connection.execute(f"ALTER TABLE {TABLE} ADD COLUMN IF NOT EXISTS {self._definition(column)}")
             for name, fields in INDEXES.items():
                 self._connection.execute(f"CREATE INDEX IF NOT EXISTS {name} ON {TABLE} ({fields})")
 
@@ -95,6 +95,11 @@ class PostgresLedger:
             return {name for (name,) in rows}
 
     @contextlib.contextmanager
+    def _transaction(self) -> Iterator[psycopg.Connection]:
+        with self._wrap_errors(), self._connection.transaction():
+            yield self._connection
+
+    @contextlib.contextmanager
     def _wrap_errors(self) -> Iterator[None]:
         try:
             yield
@@ -102,10 +107,3 @@ class PostgresLedger:
             raise LedgerUnavailableError(
                 f"The ledger {self._server.redacted_url} cannot be used ({self._server.message(error)})."
             ) from None
-
-
-def _definition(column: Column) -> str:
-    if column.name == "request_id":
-        return "request_id text PRIMARY KEY"
-    kind = f"{column.name} {_TYPES[column.kind]}"
-    return kind if column.null else f"{kind} NOT NULL DEFAULT {_DEFAULTS[column.kind]}"

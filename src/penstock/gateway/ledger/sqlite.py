@@ -6,41 +6,37 @@ import contextlib
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any
 from urllib.parse import quote
+
+import msgspec
 
 from penstock.errors import UserError
 from penstock.gateway.ledger.entry import Entry
-from penstock.gateway.ledger.ledger import EntryRefusedError, LedgerUnavailableError, UsageQuery, UsageRow
-from penstock.gateway.ledger.usage_table import (
-    COLUMNS,
-    INDEXES,
-    NAMES,
-    TABLE,
-    Column,
-    purge_sql,
-    rows,
-    usage_row,
-    usage_sql,
-)
+from penstock.gateway.ledger.ledger import EntryRefusedError, Ledger, LedgerUnavailableError
+from penstock.gateway.ledger.usage_table import COLUMNS, INDEXES, NAMES, TABLE, Column
 
 _LOCK_TIMEOUT_S = 30.0
 """How long a statement waits for a lock. Gateways that create one ledger together queue for it with several fsyncs each."""
 _LOCK_RETRY_S = 0.02
+_DAY_S = 86400
 _REFUSALS = (
     *(sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError),
     *(sqlite3.ProgrammingError, UnicodeEncodeError),  # a value of an unsupported type
 )
-_TYPES = {"text": "TEXT", "integer": "INTEGER", "real": "REAL", "boolean": "INTEGER", "json": "TEXT"}
-_DEFAULTS = {"text": "''", "integer": "0", "real": "0", "boolean": "0", "json": "'{}'"}
-
 _INSERT = (
     f"INSERT INTO {TABLE} ({', '.join(NAMES)}) VALUES ({', '.join('?' * len(NAMES))}) "  # noqa: S608 - constant names
     "ON CONFLICT (request_id) DO NOTHING"
 )
 
 
-class SqliteLedger:
+class SqliteLedger(Ledger):
+    placeholder, sum_function = "?", "TOTAL"
+    types = {"text": "TEXT", "integer": "INTEGER", "real": "REAL", "boolean": "INTEGER", "json": "TEXT"}  # noqa: RUF012
+
     def __init__(self, path: str, *, read_only: bool = False) -> None:
         self._path = path
         if read_only and not os.path.exists(path):
@@ -68,19 +64,10 @@ class SqliteLedger:
             before = self._connection.total_changes
             try:
                 with self._connection:
-                    self._connection.executemany(_INSERT, rows(entries))
+                    self._connection.executemany(_INSERT, _rows(entries))
             except _REFUSALS as error:
                 raise EntryRefusedError(str(error)) from error
             return self._connection.total_changes - before
-
-    def usage(self, query: UsageQuery) -> list[UsageRow]:
-        sql, values = usage_sql(query, "?", "TOTAL")
-        with self._wrap_errors():
-            return [usage_row(query, row) for row in self._connection.execute(sql, values)]
-
-    def purge(self, before: float, limit: int) -> int:
-        with self._wrap_errors(), self._connection:
-            return self._connection.execute(purge_sql("?"), (before, limit)).rowcount
 
     def close(self) -> None:
         self._connection.close()
@@ -115,12 +102,12 @@ class SqliteLedger:
         self._connection.execute("PRAGMA cache_size = -8000")
         with self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
-            fields = ", ".join(map(_definition, COLUMNS))
+            fields = ", ".join(map(self._definition, COLUMNS))
             self._connection.execute(f"CREATE TABLE IF NOT EXISTS {TABLE} ({fields})")
             existing = self._columns()
             for column in COLUMNS:
                 if column.name not in existing:
-                    self._connection.execute(f"ALTER TABLE {TABLE} ADD COLUMN {_definition(column)}")
+                    self._connection.execute(f"ALTER TABLE {TABLE} ADD COLUMN {self._definition(column)}")
             for name, fields in INDEXES.items():
                 self._connection.execute(f"CREATE INDEX IF NOT EXISTS {name} ON {TABLE} ({fields})")
 
@@ -141,6 +128,11 @@ class SqliteLedger:
         return {row[1] for row in self._connection.execute(f"PRAGMA table_info({TABLE})")}
 
     @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._wrap_errors(), self._connection:
+            yield self._connection
+
+    @contextlib.contextmanager
     def _wrap_errors(self) -> Iterator[None]:
         try:
             yield
@@ -148,8 +140,26 @@ class SqliteLedger:
             raise LedgerUnavailableError(f"The ledger {self._path} cannot be used ({error}).") from error
 
 
-def _definition(column: Column) -> str:
-    if column.name == "request_id":
-        return "request_id TEXT PRIMARY KEY NOT NULL"
-    kind = f"{column.name} {_TYPES[column.kind]}"
-    return kind if column.null else f"{kind} NOT NULL DEFAULT {_DEFAULTS[column.kind]}"
+def _getter(column: Column) -> Callable[[Entry], Any]:
+    get: Callable[[Entry], Any] = attrgetter(column.name)
+    if column.name == "day":
+        return lambda entry: _day(int(entry.at // _DAY_S))
+    if column.kind == "json":
+        return lambda entry: msgspec.json.encode(get(entry)).decode()
+    return get
+
+
+def _rows(entries: Iterable[Entry]) -> list[list[Any]]:
+    """Return the values of each entry in the order of `COLUMNS`, with JSON as text."""
+    try:
+        return [[get(entry) for get in _GETTERS] for entry in entries]
+    except (ArithmeticError, TypeError, ValueError) as error:  # values of a wrong type, or out of range
+        raise EntryRefusedError(str(error)) from error
+
+
+@lru_cache(1000)
+def _day(number: int) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(number * _DAY_S))
+
+
+_GETTERS = tuple(map(_getter, COLUMNS))

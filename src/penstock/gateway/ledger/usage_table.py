@@ -6,18 +6,19 @@ the unknown columns get their defaults.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from operator import attrgetter
+from collections.abc import Iterable, Iterator, Sequence
 from types import NoneType
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
 
 from penstock.gateway.ledger.entry import Entry
-from penstock.gateway.ledger.ledger import EntryRefusedError, UsageQuery, UsageRow
 
 TABLE = "penstock_usage"
+
+Dimension = Literal["key", "team", "model", "day"]
+DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
+DEFAULT_DIMENSIONS: tuple[Dimension, ...] = ("key", "model", "day")
 
 Kind = Literal["text", "integer", "real", "boolean", "json"]
 
@@ -43,39 +44,47 @@ COLUMNS = tuple(_columns())
 NAMES = tuple(column.name for column in COLUMNS)
 INDEXES = {"penstock_usage_at": "at"}
 
-_json = msgspec.json.Encoder().encode
-_DAY_S = 86400
-_days: dict[int, str] = {}
+
+class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which requests to sum, and by which dimensions to group them."""
+
+    by: tuple[Dimension, ...] = DEFAULT_DIMENSIONS
+    since: float | None = None
+    """Unix time, inclusive."""
+    until: float | None = None
+    """Unix time, exclusive."""
+    keys: tuple[str, ...] = ()
+    """Names or ids; empty selects all keys."""
+    models: tuple[str, ...] = ()
 
 
-def _getter(column: Column) -> Callable[[Entry], Any]:
-    get: Callable[[Entry], Any] = attrgetter(column.name)
-    if column.name == "day":
-        return lambda entry: _day(entry.at)
-    if column.kind == "json":
-        return lambda entry: _json(get(entry)).decode()
-    return get
+class UsageRow(msgspec.Struct, kw_only=True):
+    """Sums of one group. `key`, `team`, `model` and `day` are None if the query does not group by them, and empty if the
+    requests have none."""
 
+    key: str | None = None
+    team: str | None = None
+    model: str | None = None
+    day: str | None = None
+    """In UTC."""
+    requests: int = 0
+    errors: int = 0
+    """Requests neither successful nor blocked: refusals, failures and disconnected callers."""
+    blocked: int = 0
+    """Requests blocked by a guardrail."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+    """Part of the output tokens."""
+    cached_tokens: int = 0
+    """Part of the input tokens."""
+    estimated_tokens: int = 0
+    """Input and output tokens that were estimated because no upstream reported them."""
 
-_GETTERS = tuple(map(_getter, COLUMNS))
-
-
-def rows(entries: Iterable[Entry]) -> list[list[Any]]:
-    """Return the values of each entry in the order of `COLUMNS`, with JSON as text."""
-    try:
-        return [[get(entry) for get in _GETTERS] for entry in entries]
-    except (ArithmeticError, TypeError, ValueError) as error:  # values of a wrong type, or out of range
-        raise EntryRefusedError(str(error)) from error
-
-
-def _day(at: float) -> str:
-    number = int(at // _DAY_S)
-    day = _days.get(number)
-    if day is None:
-        if len(_days) > 1000:
-            _days.clear()
-        day = _days[number] = time.strftime("%Y-%m-%d", time.gmtime(number * _DAY_S))
-    return day
+    @property
+    def estimated_share(self) -> float:
+        tokens = self.input_tokens + self.output_tokens
+        return self.estimated_tokens / tokens if tokens else 0.0
 
 
 _GROUPS = {

@@ -12,7 +12,8 @@ from collections.abc import Callable
 import msgspec
 
 from penstock.errors import RunError, UserError
-from penstock.gateway.ledger.ledger import UsageQuery, open_ledger
+from penstock.gateway.ledger.ledger import open_ledger
+from penstock.gateway.ledger.usage_table import UsageQuery
 from penstock.gateway.resources.config import GatewayConfig
 from penstock.gateway.serving.server import Gateway
 from penstock.mock_server.mock_process import MockProcess, parse_mock_url
