@@ -15,8 +15,7 @@ import pytest
 from penstock.errors import UserError
 from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.ledger.live_requests import live_paths, read_lost
-from penstock.gateway.ledger.segment import PendingCounter, Segment
-from penstock.gateway.ledger.spool import Spool, prepare_folder, segment_paths
+from penstock.gateway.ledger.spool import PendingCounter, Segment, Spool, prepare_folder, segment_paths
 from penstock.gateway.observe.recorder import Recorder
 from support import TESTS
 from support.ledger_entries import make_entry, start_worker

@@ -13,9 +13,16 @@ from typing import Any
 
 from penstock.gateway.dialects.base import Dialect
 from penstock.gateway.dialects.texts import Texts, walk
-from penstock.gateway.guardrails.block_errors import block_code, block_event, block_message, block_type
 from penstock.gateway.guardrails.chain import Chain, compile_guardrails
-from penstock.gateway.guardrails.inspection import Blocked, Inspection, MatchCounts
+from penstock.gateway.guardrails.inspection import (
+    Blocked,
+    Inspection,
+    MatchCounts,
+    block_code,
+    block_event,
+    block_message,
+    block_type,
+)
 from penstock.gateway.guardrails.json_input import (
     DuplicateKeyError,
     read_reply,

@@ -1,7 +1,7 @@
 """Incremental search of the growing texts of a stream, for guardrails that enforce.
 
-A text whose normalised form differs is searched in both forms, and it is decided where both are (see `text_search`). The
-end of a text that another may continue without a gap is also searched together with that one (see `joined_texts`).
+A text whose normalised form differs is searched in both forms, and it is decided where both are (see `incremental_search`). The
+end of a text that another may continue without a gap is also searched together with that one (see `incremental_search`).
 
 Some texts are held to their end and searched whole: tool arguments, and any text from its first JSON escape, `data:text/…`
 URL or invisible tag character on.
@@ -16,9 +16,16 @@ from penstock.gateway.dialects.event_texts import BREAK, EventTexts
 from penstock.gateway.dialects.field_map import FREE, Kind
 from penstock.gateway.dialects.texts import DELTA, Address
 from penstock.gateway.guardrails.chain import Rule
-from penstock.gateway.guardrails.incremental_search import IncrementalSearch, Mask, NormalisedSearch, StreamSearch
+from penstock.gateway.guardrails.incremental_search import (
+    NOT_HELD,
+    IncrementalSearch,
+    JoinedSearch,
+    JoinedTexts,
+    Mask,
+    NormalisedSearch,
+    StreamSearch,
+)
 from penstock.gateway.guardrails.inspection import Blocked
-from penstock.gateway.guardrails.joined_texts import NOT_HELD, JoinedSearch, JoinedTexts
 from penstock.gateway.guardrails.masking import Masking
 from penstock.gateway.guardrails.normalise import is_plain, normalise
 from penstock.gateway.guardrails.text_views import TAGS, TextView, starts_like_json, views_of

@@ -15,9 +15,8 @@ from penstock.gateway.dialects.event_texts import BREAK, EventTexts
 from penstock.gateway.dialects.field_map import ID, KEY
 from penstock.gateway.dialects.sse_frames import Frame, Frames, Part
 from penstock.gateway.dialects.texts import Address, InspectedText, JoinedText, TextRef, Texts, is_setting
-from penstock.gateway.guardrails.block_errors import block_event
 from penstock.gateway.guardrails.chain import Chain
-from penstock.gateway.guardrails.inspection import Blocked, MatchCounts
+from penstock.gateway.guardrails.inspection import Blocked, MatchCounts, block_event
 from penstock.gateway.guardrails.json_input import without_duplicate_keys, write_changes
 from penstock.gateway.guardrails.offload import INLINE_BYTES, run_in_thread, run_offloaded
 from penstock.gateway.guardrails.search_budget import SearchBudgets

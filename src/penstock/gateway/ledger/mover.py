@@ -23,7 +23,7 @@ from collections.abc import Sequence
 import msgspec
 
 from penstock import frames
-from penstock.gateway.ledger.entry import Entry
+from penstock.gateway.ledger.entry import Entry, repair_entry, repair_fields
 from penstock.gateway.ledger.ledger import (
     EntryRefusedError,
     Ledger,
@@ -33,9 +33,7 @@ from penstock.gateway.ledger.ledger import (
     purge_all,
 )
 from penstock.gateway.ledger.live_requests import live_paths, orphaned, read_lost
-from penstock.gateway.ledger.repair import repair_entry, repair_fields
-from penstock.gateway.ledger.segment import PendingCounter, Segment
-from penstock.gateway.ledger.spool import ENTRY, prepare_folder, segment_paths
+from penstock.gateway.ledger.spool import ENTRY, PendingCounter, Segment, prepare_folder, segment_paths
 from penstock.gateway.operator_log import OperatorLog, log_operator_message
 from penstock.plural import counted
 

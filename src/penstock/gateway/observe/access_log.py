@@ -18,8 +18,7 @@ from typing import Literal
 import msgspec
 
 from penstock.errors import UserError
-from penstock.gateway.ledger.entry import Entry
-from penstock.gateway.ledger.repair import repair_entry
+from penstock.gateway.ledger.entry import Entry, repair_entry
 from penstock.gateway.observe.printable import escape_nonprintable
 from penstock.gateway.observe.timing import format_string
 from penstock.gateway.routes import ENDPOINTS
