@@ -15,7 +15,8 @@ from penstock.tokens.tiktoken_vocabulary import open_builtin
 
 CORE_ONLY = """
 import sys
-for module in ("aiohttp", "redis", "psycopg", "ahocorasick_rs", "PIL", "soundfile", "mistral_common"):
+for module in ("aiohttp", "redis", "psycopg", "ahocorasick_rs", "PIL", "soundfile", "mistral_common",
+               "opentelemetry", "mlflow", "wandb"):
     sys.modules[module] = None
 sys.argv[0] = "penstock"
 from penstock.cli.main import main
@@ -63,6 +64,24 @@ def test_missing_gateway_extra_is_named(run, line, sentence):
 def test_missing_media_extra_is_named_before_anything_is_sent(run, tmp_path, flags, sentence):
     done = run(f"{PROFILE} {flags}")
     expected = f"penstock profile: {sentence}, which is not installed; run `pip install 'penstock[media]'`.\n"
+    assert (done.returncode, done.stderr) == (2, expected)
+    assert not list(tmp_path.rglob("*.json*"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "module", "extra"),
+    [
+        ("--otel-url http://h.invalid:4318", "opentelemetry.sdk", "otel"),
+        ("--mlflow-tracking-uri http://h.invalid:5000", "mlflow", "mlflow"),
+        ("--wandb-project p", "wandb", "wandb"),
+    ],
+)
+def test_missing_extra_of_an_export_is_named_before_anything_is_sent(run, tmp_path, flags, module, extra):
+    done = run(f"{PROFILE} {flags}")
+    expected = (
+        f"penstock profile: {flags.split()[0]} needs the module {module}, which is not installed; "
+        f"run `pip install 'penstock[{extra}]'`.\n"
+    )
     assert (done.returncode, done.stderr) == (2, expected)
     assert not list(tmp_path.rglob("*.json*"))
 

@@ -56,7 +56,7 @@ def test_flags_override_the_file_in_validate_and_expand(capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("{otel: {metricsUrl: x}}", "run.yaml:1 benchmark.otel.metricsUrl is a key of AIPerf that"),
+        ("{accuracy: {benchmark: x}}", "run.yaml:1 benchmark.accuracy.benchmark is a key of AIPerf that"),
         ("{model: m, slos: {ttfx: 5}}", "run.yaml:1 benchmark.slos: 'ttfx' is not a metric of single requests"),
         (
             "{model: m, checks: {assert: [nonsense]}}",

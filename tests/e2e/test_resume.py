@@ -9,14 +9,16 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from penstock.cli.resume import results_url, resume
+from penstock.cli.resume import resume, with_destinations
 from penstock.errors import UserError
 from penstock.records.log import RunLog
 from penstock.records.record import Record
 from penstock.settings.flag_values import ParsedArguments
-from penstock.settings.schema import OutputSettings
+from penstock.settings.redact import redacted
 from support.programs import Program, wait_for
+from support.runs import make_settings
 
 CONVERSATIONS, TURNS = 120, 3
 
@@ -113,9 +115,19 @@ def test_folder_without_a_run_cannot_be_resumed(tmp_path: Path) -> None:
         resume(ParsedArguments({"resume": "s3://b/run"}, {}))
 
 
-def test_secret_of_the_results_url_has_to_be_given_again() -> None:
-    logged = OutputSettings(folder="run", remote="s3://<redacted>@bucket/run")
-    with pytest.raises(UserError, match=r"whose secret its log does not contain; give it again with --results-url\.$"):
-        results_url(ParsedArguments({}, {}), logged, "run")
-    given = ParsedArguments({"output.remote": "s3://key:secret@bucket/run"}, {})
-    assert results_url(given, logged, "run") == "s3://key:secret@bucket/run"
+@pytest.mark.parametrize(
+    ("target", "flag", "url"),
+    [
+        ("output.remote", "--results-url", "s3://key:secret@bucket/run"),
+        ("exports.otel_url", "--otel-url", "http://key:secret@host:4318/v1/metrics"),
+        ("exports.mlflow_uri", "--mlflow-tracking-uri", "http://key:secret@host:5000"),
+    ],
+)
+def test_secret_of_a_url_for_results_has_to_be_given_again(target: str, flag: str, url: str) -> None:
+    section, field = target.split(".")
+    settings = make_settings()
+    settings = replace(settings, **{section: replace(getattr(settings, section), **{field: url})})
+    logged = redacted(settings)
+    with pytest.raises(UserError, match=rf"whose secret its log does not contain; give it again with {flag}\.$"):
+        with_destinations(ParsedArguments({}, {}), logged, "run")
+    assert with_destinations(ParsedArguments({target: url}, {}), logged, "run") == settings

@@ -125,10 +125,10 @@ def test_accepted_command_lines(line: str, expected: dict[str, Any]) -> None:
             "--zmq-host 3",
             "--zmq-host is an AIPerf option that this version of Penstock does not have yet; run without",
         ),
-        ("--stream", "does not have yet; run without it (to have replies streamed, write --streaming)."),
+        ("--auto-plot", "does not have yet; run without it (`penstock plot` draws the charts of a run)."),
         (
-            "--api-host 1 --zmq-host 3 --otel-url x --streaming",
-            "--api-host, --zmq-host and --otel-url are AIPerf options that",
+            "--api-host 1 --zmq-host 3 --scenario x --streaming",
+            "--api-host, --zmq-host and --scenario are AIPerf options that",
         ),
         ("--zmq-host 3 --zmq-host 4", "--zmq-host is an AIPerf option"),
         ("--endpoint-type solido_rag", "--endpoint-type solido_rag is not supported yet"),

@@ -29,7 +29,7 @@ from penstock.runs.run_folder import RunFolder
 from penstock.runs.start_run import StartedRun, start_run
 from penstock.runs.stop_rules import CallerRule
 from penstock.runs.stored_data import default_entries
-from penstock.runs.upload import copied_results
+from penstock.runs.upload import sent_results
 from penstock.settings.resolve import resolve_load
 from penstock.settings.schema import Settings
 
@@ -46,7 +46,7 @@ def profile(*, on_progress: OnProgress | None = None, **options: Any) -> Result:
     if asks_for_experiment(parse_options(options)):
         raise UserError("These options ask for several runs; use penstock.sweep, which returns a result for each.")
     settings = settings_of(options)
-    with copied_results(settings.output), RunFolder(settings.output.folder) as folder:
+    with sent_results(settings), RunFolder(settings.output.folder) as folder:
         done = run_experiment(Single(settings), folder, _Observer(on_progress), spawn=True)
         report = report_point(RunLog(folder.log), settings.output.folder, done.tokenizer)
     if report.ending.input_error is not None:
@@ -77,7 +77,7 @@ def sweep(
         if on_point is not None and result.point.rule is None:
             on_point(_point_result(result))
 
-    with copied_results(settings.output), RunFolder(settings.output.folder) as folder:
+    with sent_results(settings), RunFolder(settings.output.folder) as folder:
         done = run_experiment(experiment, folder, _Observer(on_progress, ended), spawn=True)
         report = report_experiment(settings.output.folder, settings.experiment, done.results)
     if done.error is not None:
@@ -113,7 +113,7 @@ class Runner:
 
     def __enter__(self) -> Runner:
         with ExitStack() as stack:
-            stack.enter_context(copied_results(self._settings.output))
+            stack.enter_context(sent_results(self._settings))
             folder = stack.enter_context(RunFolder(self._settings.output.folder))
             self._run = stack.enter_context(start_run(Single(self._settings), folder, self._observer, spawn=True))
             self._points = PointRunner(self._run, self._observer)

@@ -180,7 +180,7 @@ def report_servers(
     limits: Sequence[Condition] = (),
 ) -> int:
     """Report on each server of a run that compares several, compare them, and return the exit status."""
-    from penstock.cli.run import copy_results
+    from penstock.cli.run import send_results
     from penstock.cli.run_report import report_run
     from penstock.comparison.compare_pairs import compare
     from penstock.comparison.read_runs import pair, read_requests
@@ -202,7 +202,7 @@ def report_servers(
             "The run was interrupted before every server had completed a request, so there is nothing to compare.",
             file=sys.stderr,
         )
-        copy_results(settings)
+        send_results(settings)
         return status
     comparisons = [
         compare(
@@ -221,7 +221,7 @@ def report_servers(
     _show(comparisons, as_json)
     if not as_json:
         print(f"Files of each server: {', '.join(os.path.join(subfolder, '') for subfolder, _ in sides)}")
-    copy_results(settings)
+    send_results(settings)
     return max(status, _check_limits(limits, comparisons))
 
 

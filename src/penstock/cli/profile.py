@@ -12,8 +12,8 @@ Resume
 --resume FOLDER | path resume penstock_only
     Go on with the run, sweep, search or comparison of servers in this artifact folder, which was killed, interrupted or
     lost a worker: take the load from its log, send what is left, and report both parts. Conversations without a complete
-    record begin again at their first turn. Only --url, credentials, --cluster, --results-url and --quiet, --ui and
-    --verbose can be given with it.
+    record begin again at their first turn. Only --url, credentials, --cluster, --results-url, --otel-url,
+    --mlflow-tracking-uri and --quiet, --ui and --verbose can be given with it.
 """
 COMMAND_LINE = CommandLine(
     "profile",

@@ -16,7 +16,8 @@ from penstock.secrets import REDACTED, redact_url
 from penstock.settings.endpoint_types import load_endpoint
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.resolve import resolve_endpoint
-from penstock.settings.schema import OutputSettings, Settings
+from penstock.settings.resolve_exports import exports
+from penstock.settings.schema import Settings
 
 _CREDENTIALS = (
     "endpoint.api_key",
@@ -26,7 +27,12 @@ _CREDENTIALS = (
     "endpoint.proxy",
 )
 _OUTPUT = {"output.quiet": "quiet", "output.ui": "ui", "output.verbose": "verbose"}
-_ACCEPTED = {"resume", "endpoint.urls", "cluster", "output.remote", *_CREDENTIALS, *_OUTPUT}
+_DESTINATIONS = {
+    "output.remote": "--results-url",
+    "exports.otel_url": "--otel-url",
+    "exports.mlflow_uri": "--mlflow-tracking-uri",
+}
+_ACCEPTED = {"resume", "endpoint.urls", "cluster", *_DESTINATIONS, *_CREDENTIALS, *_OUTPUT}
 
 
 def resume(parsed: ParsedArguments) -> int:
@@ -38,7 +44,7 @@ def resume(parsed: ParsedArguments) -> int:
     if other := [target for target in parsed.values if target not in _ACCEPTED]:
         raise UserError(
             f"--resume takes the load from the run in {folder}; leave out {parsed.spellings[other[0]]}. Only --url, "
-            "credentials, --cluster, --results-url and --quiet, --ui and --verbose can be given with it."
+            f"credentials, --cluster, {', '.join(_DESTINATIONS.values())} and --quiet, --ui and --verbose can be given with it."
         )
     settings = _settings(parsed, folder)
     with open_folder(settings, resume=True) as run_folder:
@@ -54,15 +60,24 @@ def resume(parsed: ParsedArguments) -> int:
         return report_finished(experiment, done)
 
 
-def results_url(parsed: ParsedArguments, logged: OutputSettings, folder: str) -> str | None:
-    """Return the URL to which the results are copied. Raise UserError if the log does not contain it in full."""
-    url: str | None = parsed.values.get("output.remote", logged.remote)
-    if url is not None and REDACTED in url:
-        raise UserError(
-            f"The run in {folder} copies its results to {url}, whose secret its log does not contain; give it again with "
-            "--results-url."
-        )
-    return url
+def with_destinations(parsed: ParsedArguments, settings: Settings, folder: str) -> Settings:
+    """Return the settings with the URLs to which results are sent, in full. Raise UserError if the log does not contain one
+    with its secret."""
+    given = exports(parsed)
+    output, logged = settings.output, settings.exports
+    if "output.remote" in parsed.values:
+        output = replace(output, remote=parsed.values["output.remote"])
+    logged = replace(
+        logged, otel_url=given.otel_url or logged.otel_url, mlflow_uri=given.mlflow_uri or logged.mlflow_uri
+    )
+    urls = (output.remote, logged.otel_url, logged.mlflow_uri)
+    for url, flag in zip(urls, _DESTINATIONS.values(), strict=True):
+        if url is not None and REDACTED in url:
+            raise UserError(
+                f"The run in {folder} sends its results to {url}, whose secret its log does not contain; give it again with "
+                f"{flag}."
+            )
+    return replace(settings, output=output, exports=logged)
 
 
 def _settings(parsed: ParsedArguments, folder: str) -> Settings:
@@ -79,6 +94,6 @@ def _settings(parsed: ParsedArguments, folder: str) -> Settings:
     given = resolve_endpoint(parsed, load_endpoint(header.settings.endpoint.type))
     settings = resumed_settings(header, folder, given, urls="endpoint.urls" in parsed.values)
     output = {field: parsed.values[target] for target, field in _OUTPUT.items() if target in parsed.values}
-    output["remote"] = results_url(parsed, settings.output, folder)
+    settings = with_destinations(parsed, settings, folder)
     cluster = parsed.values.get("cluster", settings.cluster)
     return replace(settings, cluster=cluster, output=replace(settings.output, **output))

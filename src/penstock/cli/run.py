@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING
 from penstock.cli import interrupts
 from penstock.cli.run_report import parse_assertions, report_run
 from penstock.cli.terminal_observer import TerminalObserver
-from penstock.plural import counted
 from penstock.runs.points import Experiment
 from penstock.runs.run_experiment import FinishedRun, run_experiment
 from penstock.runs.run_folder import RunFolder
-from penstock.secrets import redact_url
 from penstock.settings.schema import Settings
 
 if TYPE_CHECKING:
@@ -28,14 +26,14 @@ def profile(experiment: Experiment) -> int:
 
 
 def report_finished(experiment: Experiment, done: FinishedRun) -> int:
-    """Write and show the report of a run, copy its results, and return the exit status."""
+    """Write and show the report of a run, send its results, and return the exit status."""
     if experiment.largest:
         from penstock.cli.points_report import report_results
 
         status = report_results(experiment.settings, done)
     else:
         status = report_run(done)
-    copy_results(experiment.settings)
+    send_results(experiment.settings)
     return status
 
 
@@ -44,24 +42,31 @@ def open_folder(settings: Settings, *, resume: bool = False) -> Iterator[RunFold
     """Open the artifact folder, and restore it if Ctrl-C ends the process before the first request. With `resume`, go on with
     the run in it. Raise UserError for settings that only the end of the run would need."""
     parse_assertions(settings)
-    if settings.output.remote is not None:
-        from penstock.runs.upload import check_results_url
+    if _sends_results(settings):
+        from penstock.runs.upload import check_destinations
 
-        check_results_url(settings.output.remote)
+        check_destinations(settings)
     folder = RunFolder(settings.output.folder, resume=resume)
     with interrupts.undo_on_interrupt(folder.roll_back), folder:
         yield folder
 
 
-def copy_results(settings: Settings) -> None:
-    """Copy the results to the URL that the user gave, if any."""
-    if settings.output.remote is None:
+def send_results(settings: Settings) -> None:
+    """Send the results to where the user wants them, if anywhere, and say so."""
+    if not _sends_results(settings):
         return
-    from penstock.runs.upload import upload
+    from penstock.runs import upload
 
-    count = upload(settings.output.folder, settings.output.remote)
-    if not settings.output.quiet:
-        print(f"Copied {counted(count, 'file')} to {redact_url(settings.output.remote)}")
+    sent = upload.send_results(settings)
+    for sentence in () if settings.output.quiet else sent.done:
+        print(sentence, flush=True)
+    for sentence in sent.failed:
+        print(f"Note: {sentence}", file=sys.stderr)
+
+
+def _sends_results(settings: Settings) -> bool:
+    targets = (settings.output.remote, settings.exports.mlflow_uri, settings.exports.wandb_project)
+    return any(target is not None for target in targets)
 
 
 def run_on_terminal(experiment: Experiment, folder: RunFolder, logged: LoggedRun | None = None) -> FinishedRun:

@@ -34,6 +34,7 @@ class AudioTranscription(Endpoint):
         input_tokens=False,
         output_tokens=False,
         title="Audio Transcription Metrics",
+        operation="transcription",
     )
 
     def build(self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY) -> Body:

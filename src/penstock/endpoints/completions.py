@@ -13,7 +13,9 @@ from penstock.settings.schema import EndpointSettings
 class Completions(Endpoint):
     name = "completions"
     path = "/v1/completions"
-    declaration = Declaration(inputs=frozenset(), length_limits=("max_tokens",), body_key="prompt")
+    declaration = Declaration(
+        inputs=frozenset(), length_limits=("max_tokens",), body_key="prompt", operation="text_completion"
+    )
 
     def build(self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY) -> Body:
         body: Body = {

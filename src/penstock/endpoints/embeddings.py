@@ -39,6 +39,7 @@ class Embeddings(Endpoint):
         separate_texts=True,
         output_tokens=False,
         title="Embeddings Metrics",
+        operation="embeddings",
     )
 
     def build(self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY) -> Body:

@@ -51,7 +51,12 @@ class HuggingFaceGenerate(Endpoint):
     name = "huggingface_generate"
     path = "/generate"
     declaration = Declaration(
-        stream_path="/generate_stream", inputs=frozenset(), length_limits=("max_new_tokens",), body_key="inputs"
+        stream_path="/generate_stream",
+        inputs=frozenset(),
+        length_limits=("max_new_tokens",),
+        body_key="inputs",
+        operation="text_completion",
+        provider="huggingface",
     )
 
     def build(self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY) -> Body:

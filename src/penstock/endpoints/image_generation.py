@@ -40,7 +40,11 @@ class ImageGeneration(Endpoint):
     name = "image_generation"
     path = "/v1/images/generations"
     declaration = Declaration(
-        inputs=frozenset(), body_key="prompt", output_tokens=False, title="Image Generation Metrics"
+        inputs=frozenset(),
+        body_key="prompt",
+        output_tokens=False,
+        title="Image Generation Metrics",
+        operation="generate_content",
     )
 
     def build(self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY) -> Body:

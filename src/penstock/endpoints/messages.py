@@ -28,6 +28,7 @@ class Messages(Endpoint):
         inputs=frozenset({"images", "system", "turns"}),
         length_limits=("max_tokens",),
         body_key="messages",
+        provider="anthropic",
     )
 
     def build(self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY) -> Body:

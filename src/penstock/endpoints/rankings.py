@@ -36,7 +36,12 @@ _QUERY, _PASSAGES = ("query", "queries"), ("passage", "passages")
 
 def _declaration(body_key: str, title: str = "Ranking Metrics") -> Declaration:
     return Declaration(
-        streams=False, inputs=frozenset({"passages"}), body_key=body_key, output_tokens=False, title=title
+        streams=False,
+        inputs=frozenset({"passages"}),
+        body_key=body_key,
+        output_tokens=False,
+        title=title,
+        operation="rerank",
     )
 
 

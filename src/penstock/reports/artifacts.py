@@ -36,7 +36,7 @@ class Artifacts(msgspec.Struct, frozen=True):
         paths = {entry.name: os.path.join(folder, entry.path.format_map(names)) for entry in sink_table.SINKS}
         if os.path.realpath(paths["inputs"]) in map(os.path.realpath, header.payload_files):
             del paths["inputs"]
-        others = (*sink_table.PHASE_FILES, sink_table.AIPERF_LOG)
+        others = (*sink_table.PHASE_FILES, sink_table.AIPERF_LOG, sink_table.MLFLOW_FILE)
         every = (*paths.values(), *(os.path.join(folder, name) for name in others))
         telemetry = header.settings.telemetry
         scraped = () if telemetry.server_metrics is None else telemetry.server_metrics_formats

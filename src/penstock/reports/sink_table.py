@@ -57,3 +57,5 @@ PHASE_FILES = tuple(
 
 AIPERF_LOG = "logs/aiperf.log"
 """Written while a run lasts that was started under the name aiperf."""
+MLFLOW_FILE = "mlflow_export.json"
+"""Names the run of MLflow to which the results were logged."""

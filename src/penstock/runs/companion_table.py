@@ -17,6 +17,7 @@ COMPANIONS: dict[str, Callable[[Settings], bool]] = {
     "penstock.runs.collect:gpu_telemetry": lambda settings: settings.telemetry.gpu is not None,
     "penstock.runs.collect:network_latency": lambda settings: settings.telemetry.probe_network,
     "penstock.runs.live_metrics:live_metrics": lambda settings: settings.telemetry.metrics_port is not None,
+    "penstock.runs.otel:otel": lambda settings: settings.exports.otel_url is not None,
 }
 """Module and name of a function that is called with the `Settings` and the `Prepared` run, and whether settings need it."""
 

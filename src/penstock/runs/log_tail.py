@@ -43,7 +43,7 @@ class LogTail:
         for message in workers:
             if message.report is not None:
                 self._messages.setdefault(message.report.worker, message)
-        records = list(self._written())
+        records = list(self.written())
         self._read.update(record.worker for record in records)
         for worker, message in list(self._messages.items()):
             # The log has the requests in the order of their ends, and later than the message.
@@ -55,7 +55,8 @@ class LogTail:
         """Return whether all requests that a worker issued up to a time have ended."""
         return issued < self._settled.get(worker, 0)
 
-    def _written(self) -> Iterator[Record]:
+    def written(self) -> Iterator[Record]:
+        """Yield the records that were written since the last call, which must have been exhausted."""
         for path in self._paths():
             with open(path, "rb") as file:
                 position = file.seek(self._positions.get(path, 0))

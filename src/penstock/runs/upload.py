@@ -1,17 +1,28 @@
-"""Copies the results of a run to a file system that fsspec knows, such as s3:// or gs://."""
+"""Sends the results of a run to other places: to a file system that fsspec knows, such as s3:// or gs://, to MLflow and to
+W&B."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from collections.abc import Iterator
-from typing import Any
+from pkgutil import resolve_name
+from typing import Any, NamedTuple
 
 from penstock.errors import RunError, UserError
 from penstock.extras import require_extra
+from penstock.plural import counted
 from penstock.reports.artifacts import DRAFT_SUFFIX
 from penstock.secrets import redact_url
-from penstock.settings.schema import OutputSettings
+from penstock.settings.schema import Settings
+
+
+class Sent(NamedTuple):
+    """Sentences about what was sent, and about what could not be sent."""
+
+    done: list[str]
+    failed: list[str]
 
 
 def check_results_url(url: str) -> None:
@@ -20,15 +31,40 @@ def check_results_url(url: str) -> None:
     _file_system(url)
 
 
+def check_destinations(settings: Settings) -> None:
+    """Raise UserError if results cannot be sent to where the settings say. Nothing is sent."""
+    if settings.output.remote is not None:
+        check_results_url(settings.output.remote)
+
+
+def send_results(settings: Settings) -> Sent:
+    """Send the results to where the settings say. Raise RunError if they cannot be copied to the results URL; a tracking server
+    that cannot be used is only reported."""
+    sent, exports = Sent([], []), settings.exports
+    trackers = (
+        (exports.mlflow_uri, "penstock.runs.mlflow_export:log_to_mlflow"),
+        (exports.wandb_project, "penstock.runs.wandb_export:log_to_wandb"),
+    )
+    for target, log in trackers:
+        if target is not None:
+            try:
+                sent.done.append(resolve_name(log)(settings))
+            except RunError as error:
+                sent.failed.append(str(error))
+    if settings.output.remote is not None:
+        count = upload(settings.output.folder, settings.output.remote)
+        sent.done.append(f"Copied {counted(count, 'file')} to {redact_url(settings.output.remote)}")
+    return sent
+
+
 @contextlib.contextmanager
-def copied_results(output: OutputSettings) -> Iterator[None]:
-    """Copy the results that the body writes to the URL that the user gave, if any. Raise UserError before the body if that is
-    not possible."""
-    if output.remote is not None:
-        check_results_url(output.remote)
+def sent_results(settings: Settings) -> Iterator[None]:
+    """Send the results that the body writes to where the settings say. Raise UserError before the body if that is not
+    possible."""
+    check_destinations(settings)
     yield
-    if output.remote is not None:
-        upload(output.folder, output.remote)
+    for sentence in send_results(settings).failed:
+        warnings.warn(sentence, stacklevel=2)
 
 
 def _file_system(url: str) -> tuple[Any, str]:

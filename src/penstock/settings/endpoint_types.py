@@ -71,6 +71,10 @@ class Declaration(NamedTuple):
     """Replies are generated token by token: their tokens are counted, and the times between them mean something."""
     title: str = "LLM Metrics"
     """Title of the console table."""
+    operation: str = "chat"
+    """What the server does, as the semantic conventions of OpenTelemetry call it (gen_ai.operation.name)."""
+    provider: str = "openai"
+    """Whose API it is (gen_ai.provider.name)."""
 
 
 DEFAULT = Declaration()

@@ -25,6 +25,12 @@ experiment.convergence_stat experiment.convergence_mode experiment.convergence_l
 telemetry.server_metrics_formats | telemetry.server_metrics | --server-metrics
 telemetry.ping_interval_s | telemetry.probe_network | that flag
     adjusts --network-latency-automatic
+exports.stream | exports.otel_url | --otel-url
+    chooses what --otel-url sends (--streaming asks for streamed replies)
+exports.otel_attributes exports.provider | exports.otel_url | --otel-url
+exports.mlflow_experiment exports.mlflow_run_name exports.mlflow_tags exports.mlflow_parent exports.mlflow_globs | \
+        exports.mlflow_uri | --mlflow-tracking-uri
+exports.wandb_entity exports.wandb_run_name exports.wandb_tags | exports.wandb_project | --wandb-project
 """
 """Targets, the target that they need, its flag, and what they do; without a text, they adjust that flag."""
 

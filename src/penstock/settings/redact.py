@@ -10,10 +10,14 @@ from penstock.settings.schema import EndpointSettings, Settings
 
 def redacted(settings: Settings) -> Settings:
     """Return the settings with every credential redacted. All other values are the same."""
-    output = settings.output
+    output, exports = settings.output, settings.exports
     if output.remote is not None:
         output = replace(output, remote=redact_url(output.remote))
-    return replace(settings, endpoint=_endpoint(settings.endpoint), output=output)
+    if exports.otel_url is not None:
+        exports = replace(exports, otel_url=redact_url(exports.otel_url))
+    if exports.mlflow_uri is not None:
+        exports = replace(exports, mlflow_uri=redact_url(exports.mlflow_uri))
+    return replace(settings, endpoint=_endpoint(settings.endpoint), output=output, exports=exports)
 
 
 def _endpoint(endpoint: EndpointSettings) -> EndpointSettings:

@@ -19,6 +19,7 @@ from penstock.settings.flag_rules import check_rules
 from penstock.settings.flag_values import ParsedArguments, ValueList
 from penstock.settings.model_shares import model_shares
 from penstock.settings.rate_series import read_rate_series
+from penstock.settings.resolve_exports import exports
 from penstock.settings.resolve_search import resolve_search
 from penstock.settings.resolve_synthetic import (
     audio,
@@ -94,6 +95,7 @@ def resolve(
         server_calls=_server_calls(parsed),
         experiment=_experiment(parsed, parameters),
         telemetry=telemetry(parsed),
+        exports=exports(parsed),
         assertions=tuple(parsed.values.get("assertions", ())),
         command=parsed.command,
         # AIPerf ends with 0 if a request succeeds, and its name promises the same.

@@ -396,6 +396,35 @@ class OutputSettings(msgspec.Struct, frozen=True, kw_only=True):
         return self.export_level == RAW
 
 
+class ExportSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The systems to which the figures of a run are sent."""
+
+    otel_url: str | None = None
+    """URL of an OTLP receiver, with the path for metrics; None: send nothing."""
+    stream: Literal["default", "metrics"] = "default"
+    """What is sent to it. Both send the metrics of the requests."""
+    otel_attributes: tuple[tuple[str, str], ...] = ()
+    """Further attributes of the resource."""
+    provider: str | None = None
+    """Provider of the model; None: the one whose API the endpoint type is."""
+    mlflow_uri: str | None = None
+    """Tracking server or folder; None: log nothing to MLflow."""
+    mlflow_experiment: str = "penstock"
+    mlflow_run_name: str | None = None
+    """None: the name of the artifact folder."""
+    mlflow_tags: tuple[tuple[str, str], ...] = ()
+    mlflow_parent: str | None = None
+    """Id of the run to which the run belongs."""
+    mlflow_globs: tuple[str, ...] = ()
+    """Patterns of the files to upload; empty: all."""
+    wandb_project: str | None = None
+    """None: log nothing to W&B."""
+    wandb_entity: str | None = None
+    wandb_run_name: str | None = None
+    """None: the name of the artifact folder."""
+    wandb_tags: tuple[str, ...] = ()
+
+
 class ExperimentSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Runs that belong together: repeated runs and sweeps."""
 
@@ -465,6 +494,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     server_calls: ServerCallSettings = ServerCallSettings()
     experiment: ExperimentSettings = ExperimentSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
+    exports: ExportSettings = ExportSettings()
     workers_max: int | None = None
     """Most workers, on each node of a cluster."""
     cluster: str | None = None

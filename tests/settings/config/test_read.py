@@ -194,6 +194,19 @@ EQUIVALENT = {
         "-m m --network-latency-automatic --network-latency-ping-interval 2",
     ),
     "server metrics of the servers": (under("serverMetrics", "{enabled: true}"), "-m m --server-metrics"),
+    "exports": (
+        (
+            "benchmark:\n  model: m\n  otel: {metricsUrl: 'localhost:4318', streamMetricsEnabled: true, streamTimingEnabled:"
+            " false, genAiProvider: vllm, customResourceAttributes: {team: perf, tier: '1'}}\n"
+            "  mlflow: {trackingUri: 'http://h:5000', runName: r, tags: 'a:b', artifactGlobs: ['*.json', '*.csv']}\n"
+            "  wandb: {project: p, tags: [x, y]}"
+        ),
+        (
+            "-m m --otel-url http://localhost:4318/v1/metrics --gen-ai-provider vllm --otel-resource-attributes team=perf "
+            "tier=1 --mlflow-tracking-uri h:5000 --mlflow-run-name r --mlflow-tag a:b --mlflow-artifact-glob *.json,*.csv "
+            "--wandb-project p --wandb-tag x,y"
+        ),
+    ),
     "what AIPerf exports as turned off": (
         (
             "benchmark: {model: m, gpu_telemetry: {enabled: false}, server_metrics: {enabled: false, urls: []}, otel: {},"
@@ -297,8 +310,15 @@ ERRORS = {
     ),
     "items": (under("datasets", "{type: file}"), "3 benchmark.datasets must be a list of datasets, not a mapping."),
     "unsupported section": (
-        under("otel", "{metricsUrl: 'http://x'}"),
-        "3 benchmark.otel.metricsUrl is a key of AIPerf that this version of Penstock does not have yet; remove it.",
+        under("accuracy", "{benchmark: mmlu}"),
+        "3 benchmark.accuracy.benchmark is a key of AIPerf that this version of Penstock does not have yet; remove it.",
+    ),
+    "metrics that are not sent": (
+        under("otel", "{metricsUrl: h, streamMetricsEnabled: false}"),
+        (
+            "3 benchmark.otel.streamMetricsEnabled cannot be turned off: the metrics are what metricsUrl receives; remove that "
+            "instead."
+        ),
     ),
     "hint": (
         "variables: {a: 1}",

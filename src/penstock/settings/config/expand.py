@@ -180,6 +180,11 @@ class _Writer:
         on = target is not None and _lookup(self._settings, target)[0] not in (None, _MISSING)
         return True if on else _MISSING
 
+    def write_pairs(self, row: Special, _path: str) -> Any:
+        flag = find_flag(row.flags[0])
+        target = flag.target if isinstance(flag, Flag) else None
+        return (dict(_lookup(self._settings, target)[0]) if target is not None else None) or _MISSING
+
     def write_records(self, _row: Special, _path: str) -> Any:
         return ["jsonl"] if self._settings.output.export_level != "summary" else False
 

@@ -311,14 +311,14 @@ BENCHMARK: Final[Section] = {
     },
     "otel": {
         "metrics_url": "--otel-url",
-        "stream_metrics_enabled": "--stream",
-        "stream_timing_enabled": "--stream",
-        "custom_resource_attributes": "--otel-resource-attributes",
+        "stream_metrics_enabled": Special("stream_metrics", ("--stream",)),
+        "stream_timing_enabled": Special("ignored"),
+        "custom_resource_attributes": Special("pairs", ("--otel-resource-attributes",)),
         "gen_ai_provider": "--gen-ai-provider",
     },
     "mlflow": {
         **_named("tracking_uri experiment run_name parent_run_id", "--mlflow-"),
-        "tags": "--mlflow-tag",
+        "tags": Special("pairs", ("--mlflow-tag",)),
         "artifact_globs": "--mlflow-artifact-glob",
     },
     "wandb": {

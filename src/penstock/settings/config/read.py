@@ -234,6 +234,17 @@ class ConfigReader(Reader):
             if text and self._all_usable(node):
                 self._flag(row.flags[0], node, text)
 
+    def read_stream_metrics(self, node: Node, _row: Special) -> None:
+        if node.off:
+            self._error(node, "cannot be turned off: the metrics are what metricsUrl receives; remove that instead.")
+
+    def read_pairs(self, node: Node, row: Special) -> None:
+        flag = find_flag(row.flags[0])
+        if node.kind != "map":
+            self._flag(row.flags[0], node)
+        elif isinstance(flag, Flag) and self._all_scalars(node, "a text") and self._all_usable(node):
+            self._keep(flag, node, [json.dumps({child.key: child.text for child in node.children})])
+
     def read_summary(self, node: Node, _row: Special) -> None:
         if node.off:
             self._error(node, "cannot be turned off: Penstock always writes the summary.")

@@ -497,6 +497,39 @@ Telemetry
     Accepted for compatibility: server metrics are scraped only with --server-metrics.
 --no-gpu-telemetry | bool telemetry.no_gpu_telemetry always_on
     Accepted for compatibility: GPU telemetry is collected only with --gpu-telemetry.
+
+Export to other systems
+--otel-url URL | str exports.otel_url url
+    Send the GenAI metrics of the requests to this OTLP/HTTP receiver, such as http://localhost:4318, during the run and
+    at its end. [default: not sent]
+--stream | enum exports.stream choices=default|metrics unsupported_choices=timing
+    What to send to --otel-url. Both values send the metrics of the requests. [default: default]
+--otel-resource-attributes KEY=VALUE... | list exports.otel_attributes
+    Further attributes of the resource that the metrics describe, for example deployment.environment=test.
+--gen-ai-provider NAME | str exports.provider
+    Value of the attribute gen_ai.provider.name. [default: the provider whose API it is, such as openai]
+--mlflow-tracking-uri URI | str exports.mlflow_uri url
+    After the report, log parameters, metrics and files to this MLflow server, such as http://localhost:5000. [default:
+    not logged]
+--mlflow-experiment NAME | str exports.mlflow_experiment
+    Experiment of MLflow, which is created if it does not exist. [default: penstock]
+--mlflow-run-name NAME | str exports.mlflow_run_name
+    Name of the run in MLflow. [default: the name of the artifact folder]
+--mlflow-tag KEY:VALUE... | list exports.mlflow_tags
+    Tags of the run in MLflow.
+--mlflow-parent-run-id ID | str exports.mlflow_parent
+    Log the run as a child of this run of MLflow.
+--mlflow-artifact-glob PATTERN... | list exports.mlflow_globs
+    Files of the artifact folder to upload, for example *.json. [default: all but the log]
+--wandb-project NAME | str exports.wandb_project
+    After the report, log parameters, a table of the metrics and the files to this project of Weights & Biases.
+    [default: not logged]
+--wandb-entity NAME | str exports.wandb_entity
+    Team or user who owns the project. [default: that of the API key]
+--wandb-run-name NAME | str exports.wandb_run_name
+    Name of the run in Weights & Biases. [default: the name of the artifact folder]
+--wandb-tag TAG... | list exports.wandb_tags
+    Tags of the run in Weights & Biases.
 """
 
 GROUPS = read_groups(

@@ -22,9 +22,7 @@ load generator: --trajectory-start-min-ratio --trajectory-start-max-ratio --burs
   --trace-idle-gap-cap-seconds --system-idle-gap-cap-seconds
 scenario: --scenario --unsafe-override
 warmup: --agentic-cache-warmup-duration --agentic-warmup-grace-period
-output: --auto-plot=--no-auto-plot --plot-required --otel-url --stream --otel-resource-attributes --gen-ai-provider
-  --mlflow-tracking-uri --mlflow-experiment --mlflow-run-name --mlflow-tag --mlflow-parent-run-id --mlflow-artifact-glob
-  --wandb-project --wandb-entity --wandb-run-name --wandb-tag
+output: --auto-plot=--no-auto-plot --plot-required
 multi-run: --search-space --search-metric --search-stat --search-direction --search-max-iterations
   --search-initial-points --search-random-seed --search-planner --optuna-sampler --optuna-acquisition
   --optuna-terminator --search-percentile-pooling --bo-constraint-mode --variant=--sweep-variant --search-sla
@@ -38,7 +36,7 @@ zmq communication: --zmq-host --zmq-ipc-path --zmq-dual-bind
 """The first spelling of each flag, and others after equals signs, by AIPerf's groups."""
 
 _HINTS = {
-    "--stream": "to have replies streamed, write --streaming",
+    "--auto-plot": "`penstock plot` draws the charts of a run",
 }
 
 _ROWS = (word.split("=") for word in _NAMES.split() if word.startswith("--"))
