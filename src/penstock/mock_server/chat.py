@@ -58,18 +58,80 @@ class ChatBody(msgspec.Struct):
     n: int | None = None
 
 
-decode = msgspec.json.Decoder(ChatBody).decode
+class Choices(Dialect):
+    """What completions of chats and of texts have in common: replies with one or more choices."""
+
+    done = Event(b"[DONE]")
+    id_prefix: bytes
+    object_type: bytes
+    chunk_type: bytes
+    last_content: bytes
+    """The content of the last chunk of a choice."""
+
+    def content(self, reply: PlannedReply, choice: int, tokens: TokenRange) -> bytes:
+        """Return the member of a chunk with these tokens of a choice."""
+        raise NotImplementedError
+
+    def whole_content(self, reply: PlannedReply, choice: int) -> bytes:
+        """Return the member of a whole choice with its text."""
+        raise NotImplementedError
+
+    def token_events(self, reply: PlannedReply, tokens: TokenRange) -> list[Event]:
+        return [
+            self.chunk(reply, choice, self.content(reply, choice, tokens), usage=usage_so_far(reply, choice, tokens))
+            for choice in range(reply.request.choices)
+        ]
+
+    def closing_events(self, reply: PlannedReply) -> list[Event]:
+        if not reply.behaviour.finish:
+            return []
+        finish_reason = encode(reply.finish_reason)
+        choices = range(reply.request.choices)
+        return [self.chunk(reply, choice, self.last_content, finish_reason) for choice in choices]
+
+    def usage_events(self, reply: PlannedReply) -> list[Event]:
+        if not reply.sends_usage:
+            return []
+        fields = self.first_fields(reply, self.chunk_type)
+        return [Event(fields + b',"choices":[],"usage":' + self.usage(reply) + b"}")]
+
+    def body_prefix(self, reply: PlannedReply) -> bytes:
+        finish_reason = encode(reply.finish_reason if reply.behaviour.finish else None)
+        choices = [
+            choice_json(choice, self.whole_content(reply, choice), finish_reason)
+            for choice in range(reply.request.choices)
+        ]
+        return self.first_fields(reply, self.object_type) + b',"choices":[' + b",".join(choices) + b"]"
+
+    def usage(self, reply: PlannedReply) -> bytes:
+        reasoning = reply.reasoning * reply.request.choices
+        return usage_json(reply.request.prompt_tokens, reply.completion_tokens, reasoning, reply.cached_tokens)
+
+    def first_fields(self, reply: PlannedReply, object_type: bytes) -> bytes:
+        """Return the beginning of a JSON object: id, created, object and model."""
+        values = (self.id_prefix, ID_PLACEHOLDER, object_type, encode(reply.request.model))
+        return b'{"id":"%b-%b,"object":"%b","model":%b' % values
+
+    def chunk(
+        self, reply: PlannedReply, choice: int, content: bytes, finish_reason: bytes = b"null", usage: bytes = b""
+    ) -> Event:
+        fields = self.first_fields(reply, self.chunk_type)
+        return Event(b'%b,"choices":[%b]%b}' % (fields, choice_json(choice, content, finish_reason), usage))
 
 
-class Chat(Dialect):
+def choice_json(choice: int, content: bytes, finish_reason: bytes) -> bytes:
+    return b'{"index":%d,%b,"logprobs":null,"finish_reason":%b}' % (choice, content, finish_reason)
+
+
+class Chat(Choices):
     name = "chat"
     path = "/chat/completions"
     has_output_kinds = True
-    done = Event(b"[DONE]")
+    body = ChatBody
+    id_prefix, object_type, chunk_type = b"chatcmpl", b"chat.completion", b"chat.completion.chunk"
+    last_content = b'"delta":{}'
 
-    def parse(self, body: bytes) -> ParsedRequest:
-        fields = decode(body)
-        model = required(fields.model, "model")
+    def read(self, fields: ChatBody, model: str) -> ParsedRequest:
         messages = required(fields.messages, "messages", "one message")
         text_tokens = media_tokens = images = audios = 0
         for index, message in enumerate(messages):
@@ -86,24 +148,22 @@ class Chat(Dialect):
                     elif part.type == "input_audio":
                         media_tokens += audio_tokens(part.input_audio, f"messages[{index}].content")
                         audios += 1
-        options = fields.stream_options
+        options = fields.stream_options or StreamOptions()
         limits = {"max_completion_tokens": fields.max_completion_tokens, "max_tokens": fields.max_tokens}
-        chunk_usage = options is not None and bool(options.include_usage and options.continuous_usage_stats)
         return ParsedRequest(
             model,
             text_tokens + media_tokens,
-            stream=bool(fields.stream),
             token_limit=token_limit(limits),
             limit_is_new=fields.max_tokens is None,
             choices=check_choices(fields.n),
-            include_usage=options is not None and bool(options.include_usage),
-            chunk_usage=chunk_usage,
+            include_usage=bool(options.include_usage),
+            chunk_usage=bool(options.include_usage and options.continuous_usage_stats),
             images=images,
             audios=audios,
         )
 
     def prompts(self, body: bytes, block_size: int) -> list[PromptBlocks]:
-        fields = decode(body)
+        fields: ChatBody = self.decode(body)
         prompt = PromptBlocks(block_size, fields.model or "")
         for message in fields.messages or ():
             if isinstance(message.content, str):
@@ -120,50 +180,14 @@ class Chat(Dialect):
     def opening_events(self, reply: PlannedReply) -> list[Event]:
         if reply.behaviour.role == "off":
             return []
-        return [chunk(reply, choice, b'{"role":"assistant","content":""}') for choice in range(reply.request.choices)]
+        start = b'"delta":{"role":"assistant","content":""}'
+        return [self.chunk(reply, choice, start) for choice in range(reply.request.choices)]
 
-    def token_events(self, reply: PlannedReply, tokens: TokenRange) -> list[Event]:
-        return [
-            chunk(reply, choice, delta_json(reply, choice, tokens), usage=usage_so_far(reply, choice, tokens))
-            for choice in range(reply.request.choices)
-        ]
+    def content(self, reply: PlannedReply, choice: int, tokens: TokenRange) -> bytes:
+        return b'"delta":' + delta_json(reply, choice, tokens)
 
-    def closing_events(self, reply: PlannedReply) -> list[Event]:
-        if not reply.behaviour.finish:
-            return []
-        finish_reason = encode(reply.finish_reason)
-        return [chunk(reply, choice, b"{}", finish_reason) for choice in range(reply.request.choices)]
-
-    def usage_events(self, reply: PlannedReply) -> list[Event]:
-        if not reply.sends_usage:
-            return []
-        return [
-            Event(first_fields(reply, b"chat.completion.chunk") + b',"choices":[],"usage":' + self.usage(reply) + b"}")
-        ]
-
-    def body_prefix(self, reply: PlannedReply) -> bytes:
-        finish_reason = encode(reply.finish_reason if reply.behaviour.finish else None)
-        template = b'{"index":%d,"message":%b,"logprobs":null,"finish_reason":%b}'
-        choices = [
-            template % (choice, message_json(reply, choice), finish_reason) for choice in range(reply.request.choices)
-        ]
-        return first_fields(reply, b"chat.completion") + b',"choices":[' + b",".join(choices) + b"]"
-
-    def usage(self, reply: PlannedReply) -> bytes:
-        reasoning = reply.reasoning * reply.request.choices
-        return usage_json(reply.request.prompt_tokens, reply.completion_tokens, reasoning, reply.cached_tokens)
-
-
-def first_fields(reply: PlannedReply, object_type: bytes) -> bytes:
-    """Return the beginning of a JSON object: id, created, object and model."""
-    return b'{"id":"chatcmpl-%b,"object":"%b","model":%b' % (ID_PLACEHOLDER, object_type, encode(reply.request.model))
-
-
-def chunk(
-    reply: PlannedReply, choice: int, delta: bytes, finish_reason: bytes = b"null", *, usage: bytes = b""
-) -> Event:
-    template = b'%b,"choices":[{"index":%d,"delta":%b,"logprobs":null,"finish_reason":%b}]%b}'
-    return Event(template % (first_fields(reply, b"chat.completion.chunk"), choice, delta, finish_reason, usage))
+    def whole_content(self, reply: PlannedReply, choice: int) -> bytes:
+        return b'"message":' + message_json(reply, choice)
 
 
 def usage_so_far(reply: PlannedReply, choice: int, tokens: TokenRange) -> bytes:
@@ -178,22 +202,22 @@ def usage_so_far(reply: PlannedReply, choice: int, tokens: TokenRange) -> bytes:
     )
 
 
-def text_of(reply: PlannedReply, choice: int, tokens: TokenRange) -> str:
+def text_of(reply: PlannedReply, choice: int, tokens: TokenRange, opening: int = 1) -> str:
     """Return the text of these tokens.
 
-    The first token of a tool call is its name, the second opens the arguments, and the last closes them.
+    The token `opening` of a tool call opens the arguments, and the last closes them. Those before it are its name.
     """
     kind, start, size, last = tokens
     # The choices of a reply, and the reasoning and the answer of a choice, have different texts.
     variant = reply.variant + 2 * choice + (kind == "reasoning")
     parts = words(reply.behaviour.seed, variant, start, size, reply.behaviour.token_words)
     if kind == "tools":
-        if start == 0:
+        if start < opening:
             parts[0] = ""
-        if start <= 1 < start + size:
-            parts[1 - start] = '{"words":"'
-        if last and start + size > 1:
-            parts[-1] = "{}" if start + size == 2 else '"}'
+        if start <= opening < start + size:
+            parts[opening - start] = '{"words":"'
+        if last and start + size > opening:
+            parts[-1] = "{}" if start + size == opening + 1 else '"}'
     return "".join(parts)
 
 

@@ -10,7 +10,7 @@ and the time, and the server replaces it. `usage_events` and `body_suffix` hold 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -152,9 +152,23 @@ class Dialect:
     """The dialect has reasoning, tool calls and refusals."""
     done: Event | None = None
     """The event that ends a stream."""
+    body: type[msgspec.Struct]
+    """The fields of a request that decide the reply; the decoder skips the others without building them."""
+    needs_model = True
+    decode: Callable[[bytes], Any]
+
+    def __init_subclass__(cls) -> None:
+        cls.decode = staticmethod(msgspec.json.Decoder(getattr(cls, "body", msgspec.Struct)).decode)
 
     def parse(self, body: bytes) -> ParsedRequest:
         """Parse a request body. Raise BadRequest, or msgspec's DecodeError or ValidationError."""
+        fields = self.decode(body)
+        parsed = self.read(fields, required(fields.model, "model") if self.needs_model else "")
+        parsed.stream = parsed.stream or bool(getattr(fields, "stream", None))
+        return parsed
+
+    def read(self, fields: Any, model: str) -> ParsedRequest:
+        """Return what the fields ask for. The caller adds whether they ask for a stream. Raise BadRequest."""
         raise NotImplementedError
 
     def prompts(self, body: bytes, block_size: int) -> list[PromptBlocks]:

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from penstock.mock_server.completions import Prompt, measure
-from penstock.mock_server.dialect import BadRequest, Dialect, ParsedRequest, PlannedReply, required
+from penstock.mock_server.dialect import BadRequest, Dialect, ParsedRequest, PlannedReply
 from penstock.mock_server.vocabulary import VARIANTS
 
 encode = msgspec.json.encode
@@ -25,16 +25,12 @@ class EmbeddingsBody(msgspec.Struct):
     encoding_format: Literal["float", "base64"] | None = None
 
 
-decode = msgspec.json.Decoder(EmbeddingsBody).decode
-
-
 class Embeddings(Dialect):
     name = "embeddings"
     path = "/embeddings"
+    body = EmbeddingsBody
 
-    def parse(self, body: bytes) -> ParsedRequest:
-        fields = decode(body)
-        model = required(fields.model, "model")
+    def read(self, fields: EmbeddingsBody, model: str) -> ParsedRequest:
         if fields.input is None or fields.input == []:
             raise BadRequest("input is required", "input")
         dimensions = fields.dimensions

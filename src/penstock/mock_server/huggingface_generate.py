@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 
 from penstock.mock_server.dialect import (
-    BadRequest,
     Dialect,
     Event,
     ParsedRequest,
     PlannedReply,
     TokenRange,
     plain_text,
+    required,
     token_limit,
 )
 from penstock.mock_server.prompt_tokens import estimate_tokens
@@ -30,22 +30,18 @@ class GenerateBody(msgspec.Struct):
     parameters: Parameters | None = None
 
 
-decode = msgspec.json.Decoder(GenerateBody).decode
-
-
 class HuggingFaceGenerate(Dialect):
     name = "huggingface_generate"
     path = "/generate"
     base = ""
+    body = GenerateBody
+    needs_model = False
     stream = False
 
-    def parse(self, body: bytes) -> ParsedRequest:
-        fields = decode(body)
-        if not fields.inputs:
-            raise BadRequest("inputs is required", "inputs")
+    def read(self, fields: GenerateBody, model: str) -> ParsedRequest:
+        tokens = estimate_tokens(required(fields.inputs, "inputs"))
         limit = token_limit({"max_new_tokens": fields.parameters.max_new_tokens if fields.parameters else None})
-        tokens = estimate_tokens(fields.inputs)
-        return ParsedRequest("", tokens, stream=self.stream, token_limit=limit, include_usage=True)
+        return ParsedRequest(model, tokens, stream=self.stream, token_limit=limit, include_usage=True)
 
     def token_events(self, reply: PlannedReply, tokens: TokenRange) -> list[Event]:
         token = {

@@ -21,23 +21,15 @@ class ImagesBody(msgspec.Struct):
     response_format: str | None = None
 
 
-decode = msgspec.json.Decoder(ImagesBody).decode
-
-
 class ImageGeneration(Dialect):
     name = "image_generation"
     path = "/images/generations"
+    body = ImagesBody
 
-    def parse(self, body: bytes) -> ParsedRequest:
-        fields = decode(body)
-        return ParsedRequest(
-            required(fields.model, "model"),
-            estimate_tokens(required(fields.prompt, "prompt")),
-            stream=bool(fields.stream),
-            token_limit=0,
-            include_usage=True,
-            cached_fields=(check_choices(fields.n), fields.response_format == "url"),
-        )
+    def read(self, fields: ImagesBody, model: str) -> ParsedRequest:
+        tokens = estimate_tokens(required(fields.prompt, "prompt"))
+        cached_fields = (check_choices(fields.n), fields.response_format == "url")
+        return ParsedRequest(model, tokens, token_limit=0, include_usage=True, cached_fields=cached_fields)
 
     def usage_events(self, reply: PlannedReply) -> list[Event]:
         count, _ = reply.request.cached_fields

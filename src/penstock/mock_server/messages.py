@@ -43,29 +43,19 @@ class MessagesBody(msgspec.Struct):
     max_tokens: int | None = None
 
 
-decode = msgspec.json.Decoder(MessagesBody).decode
-
-
 class Messages(Dialect):
     name = "messages"
     path = "/messages"
     done = Event(b'{"type":"message_stop"}', b"message_stop")
+    body = MessagesBody
 
-    def parse(self, body: bytes) -> ParsedRequest:
-        fields = decode(body)
-        model = required(fields.model, "model")
+    def read(self, fields: MessagesBody, model: str) -> ParsedRequest:
         messages = required(fields.messages, "messages", "one message")
         if fields.max_tokens is None:
             raise BadRequest("max_tokens is required", "max_tokens")
         tokens = sum(count(content) for content in [fields.system, *(message.content for message in messages)])
-        return ParsedRequest(
-            model,
-            tokens,
-            stream=bool(fields.stream),
-            token_limit=token_limit({"max_tokens": fields.max_tokens}),
-            include_usage=True,
-            cached_fields=(tokens,),
-        )
+        limit = token_limit({"max_tokens": fields.max_tokens})
+        return ParsedRequest(model, tokens, token_limit=limit, include_usage=True, cached_fields=(tokens,))
 
     def opening_events(self, reply: PlannedReply) -> list[Event]:
         usage = {"input_tokens": reply.request.prompt_tokens, "output_tokens": 1}

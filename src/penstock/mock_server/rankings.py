@@ -38,9 +38,24 @@ class TeiBody(msgspec.Struct):
     texts: list[str] | None = None
 
 
-decode_nim = msgspec.json.Decoder(NimBody).decode
-decode_cohere = msgspec.json.Decoder(CohereBody).decode
-decode_tei = msgspec.json.Decoder(TeiBody).decode
+class Rankings(Dialect):
+    """`list_name` is the member with the ranked passages, `score_name` the one with a score."""
+
+    base = ""
+    list_name = b""
+    score_name: str
+    best_score = 1.0
+
+    def ranked(self, reply: PlannedReply) -> bytes:
+        """Return the passages with their scores, the best first."""
+        passages, top = reply.request.cached_fields
+        indexes = list(range(passages))
+        random.Random(reply.behaviour.seed * VARIANTS + reply.variant).shuffle(indexes)
+        scores = [{"index": index, self.score_name: self.best_score / rank} for rank, index in enumerate(indexes, 1)]
+        return encode(scores[:top])
+
+    def body_prefix(self, reply: PlannedReply) -> bytes:
+        return b'{"%b":%b' % (self.list_name, self.ranked(reply))
 
 
 def parsed(model: str, query: str | None, texts: list[str] | None, field: str, top: int | None = None) -> ParsedRequest:
@@ -49,62 +64,43 @@ def parsed(model: str, query: str | None, texts: list[str] | None, field: str, t
     return ParsedRequest(model, tokens, token_limit=0, cached_fields=(len(texts), top or len(texts)))
 
 
-def order(reply: PlannedReply) -> list[int]:
-    """Return the indexes of the passages, the best first."""
-    passages, top = reply.request.cached_fields
-    indexes = list(range(passages))
-    random.Random(reply.behaviour.seed * VARIANTS + reply.variant).shuffle(indexes)
-    return indexes[:top]
-
-
-def score(rank: int) -> float:
-    return 1 / (rank + 1)
-
-
-class NimRankings(Dialect):
+class NimRankings(Rankings):
     name = "nim_rankings"
     path = "/ranking"
+    base = "/v1"
+    body = NimBody
+    list_name, score_name, best_score = b"rankings", "logit", 4.0
 
-    def parse(self, body: bytes) -> ParsedRequest:
-        fields = decode_nim(body)
-        model = required(fields.model, "model")
+    def read(self, fields: NimBody, model: str) -> ParsedRequest:
         texts = [passage.text for passage in fields.passages or []]
         return parsed(model, fields.query.text if fields.query else None, texts, "passages")
 
-    def body_prefix(self, reply: PlannedReply) -> bytes:
-        rankings = [{"index": index, "logit": 4 * score(rank)} for rank, index in enumerate(order(reply))]
-        return b'{"rankings":' + encode(rankings)
 
-
-class CohereRankings(Dialect):
+class CohereRankings(Rankings):
     name = "cohere_rankings"
     path = "/v2/rerank"
-    base = ""
+    body = CohereBody
+    list_name, score_name = b"results", "relevance_score"
 
-    def parse(self, body: bytes) -> ParsedRequest:
-        fields = decode_cohere(body)
-        model = required(fields.model, "model")
+    def read(self, fields: CohereBody, model: str) -> ParsedRequest:
         texts = [item if isinstance(item, str) else item.text for item in fields.documents or []]
         return parsed(model, fields.query, texts, "documents", fields.top_n)
 
-    def body_prefix(self, reply: PlannedReply) -> bytes:
-        results = [{"index": index, "relevance_score": score(rank)} for rank, index in enumerate(order(reply))]
-        return b'{"results":' + encode(results)
 
-
-class TeiRankings(Dialect):
+class TeiRankings(Rankings):
     """The API has neither a model name nor usage."""
 
     name = "hf_tei_rankings"
     path = "/rerank"
-    base = ""
+    body = TeiBody
+    needs_model = False
+    score_name = "score"
 
-    def parse(self, body: bytes) -> ParsedRequest:
-        fields = decode_tei(body)
-        return parsed("", fields.query, fields.texts, "texts")
+    def read(self, fields: TeiBody, model: str) -> ParsedRequest:
+        return parsed(model, fields.query, fields.texts, "texts")
 
     def body_prefix(self, reply: PlannedReply) -> bytes:
-        return encode([{"index": index, "score": score(rank)} for rank, index in enumerate(order(reply))])
+        return self.ranked(reply)
 
     def body_suffix(self, reply: PlannedReply) -> bytes:
         return b""

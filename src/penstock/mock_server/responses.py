@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from penstock.mock_server.chat import TOOL_NAME, text_of
 from penstock.mock_server.dialect import (
     ID_PLACEHOLDER,
     BadRequest,
@@ -22,15 +23,12 @@ from penstock.mock_server.dialect import (
     ParsedRequest,
     PlannedReply,
     TokenRange,
-    required,
     token_limit,
 )
 from penstock.mock_server.media import InputAudio, audio_tokens, image_tokens
 from penstock.mock_server.prefix_cache import PromptBlocks
 from penstock.mock_server.prompt_tokens import estimate_tokens
-from penstock.mock_server.vocabulary import words
 
-TOOL_NAME = "look_up"
 STORED_REPLIES = 10_000
 """Replies that `previous_response_id` can refer to; the oldest are dropped first."""
 OPENING_EVENTS = 2
@@ -70,9 +68,6 @@ class ResponsesBody(msgspec.Struct):
     max_output_tokens: int | None = None
 
 
-decode = msgspec.json.Decoder(ResponsesBody).decode
-
-
 class EchoedFields(NamedTuple):
     """The fields of the request that appear only in uncached bytes of the reply, or not at all."""
 
@@ -94,14 +89,13 @@ class Responses(Dialect):
     name = "responses"
     path = "/responses"
     has_output_kinds = True
+    body = ResponsesBody
 
     def __init__(self) -> None:
         self._stored: OrderedDict[str, StoredReply] = OrderedDict()
         """The replies by their ids."""
 
-    def parse(self, body: bytes) -> ParsedRequest:
-        fields = decode(body)
-        model = required(fields.model, "model")
+    def read(self, fields: ResponsesBody, model: str) -> ParsedRequest:
         if not fields.input:
             raise BadRequest("input is required and must hold at least one item", "input")
         counts = InputCounts()
@@ -116,7 +110,6 @@ class Responses(Dialect):
         return ParsedRequest(
             model,
             previous_tokens + counts.tokens,
-            stream=bool(fields.stream),
             token_limit=token_limit({"max_output_tokens": fields.max_output_tokens}),
             include_usage=True,
             cached_fields=(int(time.time()), fields.instructions),
@@ -126,7 +119,7 @@ class Responses(Dialect):
         )
 
     def prompts(self, body: bytes, block_size: int) -> list[PromptBlocks]:
-        fields = decode(body)
+        fields: ResponsesBody = self.decode(body)
         stored = self._stored.get(fields.previous_response_id or "")
         if stored is not None and stored.prompt is not None:
             prompt = stored.prompt.copy()
@@ -278,9 +271,7 @@ class OutputItemEvents:
         self.output_index = 1 if follows_reasoning else 0
         self.text_type: str = reply.behaviour.thoughts if kind == "reasoning" else kind
         """summary, text, content, refusal or tools."""
-        self.first_number = OPENING_EVENTS
-        if follows_reasoning:
-            self.first_number += ceil_div(reply.reasoning, self.chunk_tokens) + 5
+        self.first_number = sequence_number(reply, reply.reasoning if follows_reasoning else 0)
         item_id = {"reasoning": "rs_", "tools": "fc_"}.get(kind, "msg_") + ID_TEXT
         self.position: dict[str, Any] = {"item_id": item_id, "output_index": self.output_index}
         if self.text_type == "summary":
@@ -301,12 +292,12 @@ class OutputItemEvents:
     def delta_event(self, tokens: TokenRange) -> Event:
         number = self.first_delta + tokens.start // self.chunk_tokens
         extra: dict[str, Any] = {"logprobs": []} if self.text_type == "content" else {}
-        delta = text_of(self.reply, tokens)
+        delta = text_of(self.reply, 0, tokens, opening=0)
         return event(TEXT_EVENTS[self.text_type] + ".delta", number, **self.position, delta=delta, **extra)
 
     def closing_events(self, tokens: int) -> list[Event]:
         number = self.first_delta + ceil_div(tokens, self.chunk_tokens)
-        text = text_of(self.reply, TokenRange(self.kind, 0, tokens, True))
+        text = text_of(self.reply, 0, TokenRange(self.kind, 0, tokens, True), opening=0)
         fields: dict[str, Any] = {TEXT_FIELDS[self.text_type]: text}
         if self.kind == "tools":
             fields["name"] = TOOL_NAME
@@ -329,6 +320,7 @@ TEXT_EVENTS = {
     "refusal": "response.refusal",
     "tools": "response.function_call_arguments",
 }
+PART_TYPES = {"summary": "summary_text", "text": "reasoning_text", "refusal": "refusal"}
 TEXT_FIELDS = {"summary": "text", "text": "text", "content": "text", "refusal": "refusal", "tools": "arguments"}
 
 
@@ -368,31 +360,15 @@ def final_status(reply: PlannedReply) -> tuple[str, str | None]:
     return "incomplete", reason
 
 
-def text_of(reply: PlannedReply, tokens: TokenRange) -> str:
-    """Return the text of these tokens. The first token of a function call opens its arguments, the last closes them."""
-    kind, start, size, last = tokens
-    parts = words(reply.behaviour.seed, reply.variant + (kind == "reasoning"), start, size, reply.behaviour.token_words)
-    if kind == "tools":
-        if last:
-            parts[-1] = '"}'
-        if start == 0:
-            parts[0] = "{}" if last and size == 1 else '{"words":"'
-    return "".join(parts)
-
-
 def content_part(text_type: str, text: str) -> dict[str, Any]:
-    if text_type == "summary":
-        return {"type": "summary_text", "text": text}
-    if text_type == "text":
-        return {"type": "reasoning_text", "text": text}
-    if text_type == "refusal":
-        return {"type": "refusal", "refusal": text}
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    if text_type == "content":
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    return {"type": PART_TYPES[text_type], TEXT_FIELDS[text_type]: text}
 
 
 def item_json(reply: PlannedReply, kind: str, tokens: int | None) -> bytes:
     """Render an output item with the text of its first `tokens` tokens; None means that the item is in progress."""
-    text = "" if tokens is None else text_of(reply, TokenRange(kind, 0, tokens, True))
+    text = "" if tokens is None else text_of(reply, 0, TokenRange(kind, 0, tokens, True), opening=0)
     return _item_json(kind, reply.behaviour.thoughts, text, tokens is None)
 
 
