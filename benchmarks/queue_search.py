@@ -3,8 +3,8 @@
 python -m benchmarks.queue_search             ten seeds by rate and ten by concurrency
 python -m benchmarks.queue_search 2           fewer
 
-The true limit comes from a simulation of the queue with the service times that the server logged: timers and the event loop
-make them longer than intended.
+The true limit comes from a simulation of the queue with the service times that the server logged, because timers and the event
+loop make them longer than intended, and with the time that the client takes between a reply and the next request.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from random import Random
 
@@ -27,6 +28,7 @@ _SLOTS = 8
 _OBJECTIVE, _LIMIT_MS, _ALLOWED = "p90 request_latency<50", 50.0, 0.1
 _SIMULATED = 40_000
 _LIMIT_S = 120.0
+_LONGEST_PAUSE_S = 0.02
 
 
 @contextmanager
@@ -42,16 +44,25 @@ def _server(folder: Path, seed: int) -> Iterator[str]:
             process.terminate()
 
 
-def _true_limit(times: list[float], *, by_rate: bool) -> float:
+def _true_limit(logged: list[tuple[float, float]], *, by_rate: bool) -> float:
     """Return the largest load at which the simulated queue meets the objective."""
+    times = [service for service, _ in logged]
     mean = sum(times) / len(times)
+    # Connections that a lower load does not use are idle for longer.
+    pauses = [pause for _, pause in logged if pause < _LONGEST_PAUSE_S]
     server = Server(
-        "logged", _OBJECTIVE, _SLOTS, lambda random, _: random.choice(times), math.nan, by_rate=by_rate, lowest=1
+        "logged",
+        _OBJECTIVE,
+        _SLOTS,
+        lambda random, _: random.choice(times),
+        math.nan,
+        by_rate=by_rate,
+        pause_s=max(1e-6, sum(pauses) / max(1, len(pauses))),
     )
     low, high = 1.0, _SLOTS / mean if by_rate else 256.0
     while high - low > (0.005 * low if by_rate else 1.0):
         load = (low + high) / 2 if by_rate else (low + high) // 2
-        requests = simulate(server, load, _SIMULATED, Random(1))[_SIMULATED // 20 :]
+        requests = list(islice(simulate(server, load, Random(1)), _SIMULATED // 20, _SIMULATED))
         missed = sum(end - start >= _LIMIT_MS * 1e6 for start, end, _ in requests) / len(requests)
         low, high = (load, high) if missed < _ALLOWED else (low, load)
     return low
@@ -66,7 +77,8 @@ def _search(by_rate: bool, seed: int) -> bool:
         with _server(folder, seed) as url, profile(url, *flags) as run:
             limit = json.loads((Path(run.folder) / "profile_export_penstock_search.json").read_text())["limit"]
             seconds = run.seconds
-        truth = _true_limit([float(text) for text in (folder / "service").read_text().split()], by_rate=by_rate)
+        lines = (folder / "service").read_text().splitlines()[:-1]  # the last one may be cut off
+        truth = _true_limit([(float(a), float(b)) for a, b in map(str.split, lines)], by_rate=by_rate)
     low, high = limit.get("low", 0.0), limit.get("high") or math.inf
     print(f"      {parameter}, seed {seed}: {low:g} to {high:g}, true limit {truth:.4g}, {seconds:.0f} s", flush=True)
     return low <= truth < high and seconds <= _LIMIT_S

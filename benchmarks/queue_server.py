@@ -2,14 +2,15 @@
 
 python -m benchmarks.queue_server PORT_FILE SERVICE_FILE --slots 8 --service-ms 10 --seed 1
 
-It answers chat completions with one chunk when the service ends, and writes the service times in seconds, one in a line, so
-that a simulation can be fed with them.
+It answers chat completions with one chunk when the service ends. A line of the file has the service time of a request, and how
+long before it its connection was idle, in seconds, so that a simulation can be fed with them.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import time
 from pathlib import Path
 from random import Random
@@ -26,17 +27,20 @@ async def _serve(options: argparse.Namespace) -> None:
     with open(options.service_file, "w", buffering=1) as log:
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            idle_since = math.nan
             try:
                 while True:
                     head = await reader.readuntil(b"\r\n\r\n")
                     fields = [line.partition(b":") for line in head.lower().split(b"\r\n")]
                     length = next((int(value) for name, _, value in fields if name == b"content-length"), 0)
                     await reader.readexactly(length)
+                    pause = time.perf_counter() - idle_since
                     async with slots:
                         began = time.perf_counter()
                         await asyncio.sleep(random.expovariate(1000 / options.service_ms))
-                        log.write(f"{time.perf_counter() - began:.6f}\n")
+                        log.write(f"{time.perf_counter() - began:.6f} {pause:.6f}\n")
                     writer.write(_REPLY)
+                    idle_since = time.perf_counter()
             except (asyncio.IncompleteReadError, ConnectionError):
                 writer.close()
 

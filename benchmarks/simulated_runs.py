@@ -139,6 +139,11 @@ def closed_loop(in_flight: int, slots: int | None, service: Sampler, pause: floa
     return simulate
 
 
+def even(rng: np.random.Generator, runs: int) -> Values:
+    """Return service times between 0.9 and 1.1."""
+    return rng.uniform(0.9, 1.1, runs)
+
+
 def constant(rng: np.random.Generator, runs: int) -> Values:
     """Return service times that differ by 0.1 %."""
     return 1 + 0.001 * np.abs(rng.standard_normal(runs))
@@ -203,6 +208,9 @@ PROCESSES = (
     Process("closed loop, 8, mixed", closed_loop(8, 4, exponential), in_flight=8),
     Process("closed loop, 64, mixed", closed_loop(64, 16, exponential), 640, in_flight=64),
     Process("closed loop, 64, full", closed_loop(64, 56, exponential), 640, in_flight=64),
+    # Its requests are nearly in step, and misses of a percentile come in waves for many rounds.
+    Process("closed loop, 24, even", closed_loop(24, 10, even), 5000),
+    Process("closed loop, 24, even, pauses", closed_loop(24, 10, even, 0.005), 5000),
     Process("batches of 8", batching(8, 0.7)),
     Process("pause every 5 s", pausing(1.0), 1000),
     Process(

@@ -15,6 +15,7 @@ correlation times the run has, and a run with fewer than `MIN_TIMES` (after that
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import cached_property
 from statistics import NormalDist
 
@@ -30,6 +31,10 @@ _ROUNDING = 1e-24
 _GROUPS = 1 << 14
 """A longer series is replaced by the means of so many groups, because its correlations would take too long."""
 _MIN_GROUPS = 25
+_ROUNDS = 8
+"""Rounds of requests in flight over which correlations of values count, even if they vanish in noise in between. Requests of a
+closed loop that are nearly in step miss a percentile in waves: with 24 in flight, 10 slots and service times that differ by
+10 %, each wave follows the one before for ten rounds. With 2 rounds, 13 to 21 % of the p90 intervals miss the truth."""
 _ROUNDS_PER_GROUP = 4
 """Length of the groups whose means tell how far latencies follow the number in flight, in rounds of requests in flight. Over
 single requests, service times hide it."""
@@ -40,6 +45,9 @@ of means: with the smaller one, 400 independent requests would often seem too fe
 _LINK_NOISE = 3.0
 """Square of a correlation with the number in flight, in squared standard errors, that counts as none."""
 _LINK_FACTOR = 1.15
+_CLOSED = 0.1
+"""Deviation of the number in flight, relative to its mean, up to which it tells nothing: that of a closed loop varies only
+because clients pause between requests, and following it would triple the correlation time of exponential service."""
 _NORMAL = NormalDist()
 
 
@@ -65,14 +73,14 @@ class InFlight:
         self.typical = max(1, int(np.median(counts)) + 1) if count else 1
         """Requests in flight together."""
         self.largest = int(counts.max()) + 1 if count else 1
-        self.horizon = 2 * self.typical if self.typical > 1 else 1
+        self.horizon = _ROUNDS * self.typical if self.typical > 1 else 1
         """Distance up to which correlations of values count even if they vanish in noise."""
         self.scale = max(1, min(_ROUNDS_PER_GROUP * self.typical, count // _MIN_GROUPS))
-        self.is_constant = count < _MIN_GROUPS or is_constant(counts)
+        self.is_constant = count < _MIN_GROUPS or float(counts.std()) <= _CLOSED * float(counts.mean())
         self.times, self.tau, self.plain = float(count), 1.0, 1.0
         if self.is_constant:
             return
-        self.plain = tau = max(1.0, _summed(counts)[0])
+        self.plain = tau = max(1.0, next(_sums(counts))[0])
         """Correlation time as it is estimated."""
         times = count / tau
         self.tau = tau * (1 + 8 / math.sqrt(times) + 20 / times)
@@ -176,29 +184,28 @@ class Dependence:
 
 
 def correlation_time(values: Values, noise: float = _MEAN_NOISE, horizon: int = 1) -> float:
-    """Return the correlation time of a series by its correlations; 1 if they are within so many standard errors."""
+    """Return the correlation time of a series by its correlations; 1 if they are within so many standard errors.
+
+    They are summed to where they vanish in noise, and over the horizon, because they may change their sign in between."""
     if is_constant(values):
         return 1.0
-    tau, distance = _summed(values, horizon)
-    return 1.0 if tau < 1 + 2 * noise * math.sqrt(distance / len(values)) else tau
+    sums = _sums(values, horizon)
+    return max((tau for tau, distance in sums if tau >= 1 + 2 * noise * math.sqrt(distance / len(values))), default=1.0)
 
 
-def _summed(values: Values, horizon: int = 1) -> tuple[float, int]:
-    """Return the summed correlations of a series, at least up to the horizon, and the distance up to which they are summed."""
+def _sums(values: Values, horizon: int = 1) -> Iterator[tuple[float, int]]:
+    """Yield summed correlations of a series, each with the distance up to which it sums."""
     size = -(-len(values) // _GROUPS)
     means = _group_means(values, size)
+    ratio = size * float(means.var()) / float(values.var())
     correlations = _correlations(means)
     pairs = correlations[: len(correlations) // 2 * 2].reshape(-1, 2).sum(axis=1)
     negative = np.flatnonzero(pairs <= 0)
     last = max(1, int(negative[0]) if len(negative) else len(pairs))
-    total, distance = 2 * float(np.minimum.accumulate(pairs[:last]).sum()) - 1, 2 * last
+    yield ratio * (2 * float(np.minimum.accumulate(pairs[:last]).sum()) - 1), 2 * last * size
     least = min(-(-horizon // size), len(correlations) // 4)
-    if least > distance:
-        over_horizon = 1 + 2 * float(correlations[1 : least + 1].sum())
-        if over_horizon > total:
-            total, distance = over_horizon, least
-    ratio = size * float(means.var()) / float(values.var())
-    return ratio * total, distance * size
+    if least > 2 * last:
+        yield ratio * (1 + 2 * float(correlations[1 : least + 1].sum())), least * size
 
 
 def _correlations(values: Values) -> Values:

@@ -169,7 +169,7 @@ def miss_bounds(missed: Values, latencies: Dependence, confidence: float) -> tup
     """
     tau = _tau_of_share(missed, latencies, latencies)
     high = _share_bounds(missed, tau, latencies.times, confidence)[1] if latencies.is_known else 1.0
-    least = len(missed) / max(latencies.plain_load, correlation_time(missed))
+    least = len(missed) / max(latencies.plain_load, correlation_time(missed, horizon=latencies.in_flight.horizon))
     return clopper_pearson(float(missed.mean()) * least, least, confidence)[0], high
 
 
