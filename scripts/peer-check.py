@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -193,6 +194,7 @@ def main() -> int:
         with serve(GPU_PAGE) as gpu_url, mock_server() as mock_url:
             urls = {"{gpu}": f"{gpu_url}/metrics", "{path}": f"{mock_url}/v1/chat/completions"}
             commands = [check_command(python, folder, n, line, urls) for n, line in enumerate(COMMANDS)]
+        shutil.copytree(package / "config" / "templates" / "data", folder / "data")
         templates = sorted(package.glob("config/templates/*.yaml"))
         return report("Command lines", commands) + report("Templates", [check_template(t, folder) for t in templates])
 

@@ -65,6 +65,8 @@ def test_flags_that_aiperf_lacks_are_marked() -> None:
         "--stop-on-overload",
         "--trust-env",
         "--until",
+        "--warmup-num-users",
+        "--warmup-user-centric-rate",
     }
     assert all(flag.penstock_only for flag in FLAGS if flag.name not in aiperf)
 

@@ -111,7 +111,7 @@ class PointResult(msgspec.Struct, frozen=True):
 
     label: str
     """Such as `concurrency_8` or `run_0002`."""
-    parameters: Mapping[str, int | float]
+    parameters: Mapping[str, int | float | str]
     """The values of the sweep: `{"concurrency": 8}`."""
     trial: int
     """Which of the repeated runs it is, from 0."""
@@ -137,12 +137,12 @@ class SweepResult(msgspec.Struct, frozen=True):
     """What a search has found: `search.result.limit` has `low`, `high` and `estimate`. None for a sweep."""
 
     @property
-    def best(self) -> Mapping[str, Mapping[str, int | float]]:
+    def best(self) -> Mapping[str, Mapping[str, int | float | str]]:
         """The values with the highest throughput (`best_throughput`) and the lowest latency (`best_latency_p99`)."""
         return {best.name: best.variation.parameters for best in best_points(self.variations)}
 
     @property
-    def pareto_optimal(self) -> list[Mapping[str, int | float]]:
+    def pareto_optimal(self) -> list[Mapping[str, int | float | str]]:
         """The values for which no others have both a higher throughput and a lower latency."""
         return [variation.parameters for variation in pareto_optimal(self.variations)]
 

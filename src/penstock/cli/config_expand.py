@@ -26,13 +26,15 @@ COMMAND_LINE = CommandLine(
 
 def run(parsed: ParsedArguments) -> int:
     from penstock.cli.config_validate import read_points
+    from penstock.records.log import variation_label
     from penstock.settings.config.expand import expanded, key_of
 
     sweep, points = read_points(parsed)
-    sys.stdout.write(expanded(points[0][1], sweep))
-    if sweep:
+    scenarios = {variation_label(values): settings for values, settings in points if parsed.variants}
+    sys.stdout.write(expanded(points[0][1], {} if scenarios else sweep, scenarios))
+    if len(points) > 1:
         sys.stdout.write("# Points:\n")
         for number, (values, _) in enumerate(points, 1):
-            listed = ", ".join(f"{key_of(target)} {value:g}" for target, value in values.items())
+            listed = ", ".join(f"{key_of(target)} {value}" for target, value in values.items())
             sys.stdout.write(f"#   {number}: {listed}\n")
     return 0

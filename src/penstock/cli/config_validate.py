@@ -33,7 +33,7 @@ class ConfigPoints(NamedTuple):
     sweep: dict[str, ValueList]
     """The values of the sweep by their targets; empty without one."""
     points: list[tuple[dict[str, Any], Settings]]
-    """For each point its values by their targets, and its settings."""
+    """For each point its values, by their targets or by the names of its parameters, and its settings."""
 
 
 def read_points(parsed: ParsedArguments) -> ConfigPoints:
@@ -47,5 +47,7 @@ def read_points(parsed: ParsedArguments) -> ConfigPoints:
 
     variations = read_variations(parsed)
     make_experiment(variations, variations[0].settings.output.folder)  # checks what only experiments have
+    if parsed.variants:
+        return ConfigPoints(sweep, [(point.parameters, point.settings) for point in variations])
     values = [{target: point.values[target] for target in sweep} for _, point in combinations(parsed)]
     return ConfigPoints(sweep, [(each, point.settings) for each, point in zip(values, variations, strict=True)])

@@ -32,10 +32,12 @@ def draw_lengths(settings: InputSettings, seed: int, count: int) -> Lengths:
             return Lengths(targets, (None for _ in range(count)))
         low_reply, high_reply = _range(reply_mean, settings.range_ratio[1], settings.range_style)
         return Lengths(targets, (_uniform(outputs, low_reply, high_reply) for _ in range(count)))
-    targets = [length(inputs, mean, settings.input_tokens_stddev) for _ in range(count)]
+    shape, reply_shape = map(settings.distribution, ("input_tokens_mean", "output_tokens_mean"))
+    targets = [length(inputs, mean, settings.input_tokens_stddev, shape) for _ in range(count)]
     if reply_mean is None:
         return Lengths(targets, (None for _ in range(count)))
-    return Lengths(targets, (length(outputs, reply_mean, settings.output_tokens_stddev) for _ in range(count)))
+    stddev = settings.output_tokens_stddev
+    return Lengths(targets, (length(outputs, reply_mean, stddev, reply_shape) for _ in range(count)))
 
 
 def _of_pairs(settings: InputSettings, choices: Random, inputs: Random, outputs: Random, count: int) -> Lengths:

@@ -132,12 +132,12 @@ def _prompt_writer(settings: InputSettings, dataset: Dataset, tokenizer: Callabl
 
 def _output_tokens_setter(settings: InputSettings, mean: float) -> Callable[[Conversation], Conversation]:
     """Return a function that sets the reply length of the run for each turn that has none."""
-    stddev = settings.output_tokens_stddev
+    stddev, shape = settings.output_tokens_stddev, settings.distribution("output_tokens_mean")
     rng = stream(_seed(settings), "output lengths")
 
     def with_length(turn: Turn) -> Turn:
         # Draw for every turn, so that a length given in one line does not change those of later lines.
-        drawn = length(rng, mean, stddev)
+        drawn = length(rng, mean, stddev, shape)
         return turn if turn.output_tokens is not None else msgspec.structs.replace(turn, output_tokens=drawn)
 
     return lambda each: msgspec.structs.replace(each, turns=tuple([with_length(turn) for turn in each.turns]))

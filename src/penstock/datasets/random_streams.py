@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 import os
 import uuid
+from bisect import bisect_right
 from collections.abc import Collection, Iterator
+from itertools import accumulate
 from random import Random
+
+from penstock.settings.schema import NumberDistribution
 
 
 def fresh_seed() -> int:
@@ -29,9 +33,26 @@ def normal(rng: Random, mean: float, stddev: float) -> float:
     return mean + stddev * radius * math.cos(2.0 * math.pi * rng.random())
 
 
-def length(rng: Random, mean: float, stddev: float) -> int:
+def number(rng: Random, mean: float, stddev: float, shape: NumberDistribution | None = None) -> float:
+    """Draw a number, normally distributed unless there is a shape."""
+    if shape is None:
+        return normal(rng, mean, stddev)
+    if shape.parts:
+        bounds = list(accumulate(part.weight for part in shape.parts))
+        # The last bound is left out: the product can be rounded up to it.
+        part = shape.parts[bisect_right(bounds[:-1], rng.random() * bounds[-1])]
+        drawn = number(rng, 0, 0, part)
+    elif shape.median is not None:
+        drawn = math.exp(normal(rng, math.log(shape.median), math.sqrt(2 * math.log(shape.mean / shape.median))))
+    else:
+        drawn = normal(rng, shape.mean, shape.stddev)
+    drawn = drawn if shape.low is None else max(drawn, shape.low)
+    return drawn if shape.high is None else min(drawn, shape.high)
+
+
+def length(rng: Random, mean: float, stddev: float, shape: NumberDistribution | None = None) -> int:
     """Draw a length of at least 1. Round to the nearest integer: rounding up raises the mean by half a token."""
-    return max(1, round(normal(rng, mean, stddev)))
+    return max(1, round(number(rng, mean, stddev, shape)))
 
 
 def conversation_ids(seed: int | None, taken: Collection[object] = ()) -> Iterator[str]:

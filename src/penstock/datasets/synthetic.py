@@ -23,12 +23,12 @@ from penstock.datasets.jsonl import FileErrors
 from penstock.datasets.lengths import draw_lengths
 from penstock.datasets.media.audio import audio_clips
 from penstock.datasets.media.images import images
-from penstock.datasets.random_streams import conversation_ids, fresh_seed, length, normal, stream
+from penstock.datasets.random_streams import conversation_ids, fresh_seed, length, number, stream
 from penstock.datasets.sentences import pick
 from penstock.datasets.text_pieces import TextPieces, build_text_pieces
 from penstock.errors import UserError
 from penstock.processes import cores
-from penstock.settings.schema import InputSettings, RankingSettings
+from penstock.settings.schema import InputSettings
 from penstock.tokens.chat_template import ChatTokenizer
 from penstock.tokens.tokenizer import Tokenizer
 
@@ -55,7 +55,8 @@ class Synthetic(Dataset):
         self._progress = progress
         shape = settings.conversation
         rng = stream(self._seed, "turns")
-        self.turns = [length(rng, shape.turns_mean, shape.turns_stddev) for _ in range(count)]
+        turns = shape.turns_mean, shape.turns_stddev, settings.distribution("conversation.turns_mean")
+        self.turns = [length(rng, *turns) for _ in range(count)]
         """The number of turns of each conversation."""
 
     def read(self, errors: FileErrors) -> Iterator[Conversation]:
@@ -65,7 +66,7 @@ class Synthetic(Dataset):
             media_only = _with_media(repeat(Turn(), sum(self.turns)), settings, seed, self._progress)
             return self._conversations(media_only, None, repeat(None, len(self.turns)))
         if settings.ranks:
-            turns = _rankings(settings.rankings, seed, sum(self.turns), writer, self._progress)
+            turns = _rankings(settings, seed, sum(self.turns), writer, self._progress)
         else:
             turns = _turns(settings, seed, sum(self.turns), writer, self._progress, self._template_tokens())
         turns = _with_media(turns, settings, seed, self._progress)
@@ -150,16 +151,18 @@ def _turns(
 
 
 def _rankings(
-    settings: RankingSettings, seed: int, count: int, writer: _Writer, progress: Progress | None
+    settings: InputSettings, seed: int, count: int, writer: _Writer, progress: Progress | None
 ) -> Iterator[Turn]:
     """Generate turns whose first text is a query and whose other texts are passages."""
     queries, sizes, passages = (stream(seed, f"ranking {part}") for part in ("queries", "sizes", "passages"))
+    of, shape = settings.rankings, settings.distribution
+    number_of = of.passages_mean, of.passages_stddev, shape("rankings.passages_mean")
+    query = of.query_tokens_mean, of.query_tokens_stddev, shape("rankings.query_tokens_mean")
+    passage = of.passage_tokens_mean, of.passage_tokens_stddev, shape("rankings.passage_tokens_mean")
 
     def targets() -> list[int]:
-        size = length(sizes, settings.passages_mean, settings.passages_stddev)
-        query = length(queries, settings.query_tokens_mean, settings.query_tokens_stddev)
-        passage = (settings.passage_tokens_mean, settings.passage_tokens_stddev)
-        return [query, *(length(passages, *passage) for _ in range(size))]
+        size = length(sizes, *number_of)
+        return [length(queries, *query), *(length(passages, *passage) for _ in range(size))]
 
     done = 0
     while done < count:
@@ -185,9 +188,9 @@ def _with_media(turns: Iterator[Turn], settings: InputSettings, seed: int, progr
             continue
         count = per_turn * len(extended)
         if field == "images":
-            media = images(settings.images, seed, count, progress)
+            media = images(settings.images, seed, count, progress, settings.distribution)
         else:
-            media = audio_clips(settings.audio, seed, count, progress)
+            media = audio_clips(settings.audio, seed, count, progress, settings.distribution)
         repeated = cycle(media)
         extended = [msgspec.structs.replace(turn, **{field: tuple(islice(repeated, per_turn))}) for turn in extended]
     return iter(extended)
@@ -195,7 +198,8 @@ def _with_media(turns: Iterator[Turn], settings: InputSettings, seed: int, progr
 
 def _delay_ms(rng: Random, settings: InputSettings) -> float:
     shape = settings.conversation
-    return max(0.0, normal(rng, shape.delay_mean_ms, shape.delay_stddev_ms)) * shape.delay_ratio
+    drawn = settings.distribution("conversation.delay_mean_ms")
+    return max(0.0, number(rng, shape.delay_mean_ms, shape.delay_stddev_ms, drawn)) * shape.delay_ratio
 
 
 def _with_input_tokens(

@@ -14,7 +14,7 @@ class RunFigures(NamedTuple):
 
     label: str
     variation_label: str
-    parameters: dict[str, int | float]
+    parameters: dict[str, int | float | str]
     variation: int
     metrics: Mapping[str, Stats]
     verdict: str | None
@@ -26,11 +26,16 @@ class RunFigures(NamedTuple):
     """Why its figures are not used; None if they are."""
 
 
+def shown_parameter(value: int | float | str) -> str:
+    """Return a value of a sweep as texts show it."""
+    return value if isinstance(value, str) else f"{value:,.15g}"
+
+
 class VariationFigures(NamedTuple):
     """A combination of values of a sweep; without a sweep, the only one."""
 
     label: str
-    parameters: dict[str, int | float]
+    parameters: dict[str, int | float | str]
     runs: list[RunFigures]
     figures: dict[str, Interval]
     """By AIPerf's names such as `request_latency_p99`; empty if no run can be used."""

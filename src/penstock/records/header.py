@@ -15,7 +15,7 @@ from penstock import __version__
 from penstock.secrets import RedactedSecret, Secret
 from penstock.settings.endpoint_types import Declaration, load_endpoint
 from penstock.settings.redact import redacted
-from penstock.settings.schema import Settings
+from penstock.settings.schema import Parameter, Settings
 
 LOG_FORMAT = 4
 
@@ -32,7 +32,7 @@ class Variation(msgspec.Struct, frozen=True):
     """A combination of values of a sweep."""
 
     settings: Settings
-    parameters: dict[str, int | float] = {}
+    parameters: dict[str, Parameter] = {}
 
 
 class RunHeader(LogVersion, kw_only=True):

@@ -16,6 +16,7 @@ lost and whether they can contain requests (`records.section.Damage`). Damaged f
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
@@ -33,6 +34,7 @@ from penstock.records.nodes import LoggedNode
 from penstock.records.record import Record
 from penstock.records.section import Damage, Ranges, Section, cut, read_frames
 from penstock.records.worker_report import WorkerReport
+from penstock.settings.schema import Parameter
 
 UNTIL, OVERLOAD, STOP_RULE, SEARCH_LOAD = "until", "overload", "stop_rule", "search_load"
 """Kinds of decisions: the outcome of `--until`; the overload that ended a phase; the end of a phase by a rule, which makes it
@@ -65,7 +67,7 @@ class LoggedPoint(msgspec.Struct, frozen=True):
     """Its artifact folder, relative to that of the experiment."""
     header: bytes
     """The header that its log would have if it were a single run, as in `run.json`."""
-    parameters: dict[str, int | float] = {}
+    parameters: dict[str, Parameter] = {}
     """The values of a sweep, by the names of the parameters."""
     variation: int = 0
     """Which combination of these values it is."""
@@ -77,9 +79,21 @@ class LoggedPoint(msgspec.Struct, frozen=True):
     """False if requests of the point before it were still in flight when it began: their records come after its begin."""
 
 
-def variation_label(parameters: Mapping[str, float]) -> str:
-    """Return the name of a combination of values, such as `concurrency_16`; `base` without any, as in AIPerf."""
-    return "_".join(f"{name}_{value:.15g}" for name, value in parameters.items()) or "base"
+def variation_label(parameters: Mapping[str, Parameter]) -> str:
+    """Return the name of a combination of values, such as `concurrency_16`, as a folder can have it; `base` without any, as in
+    AIPerf. A scenario has its own name."""
+    return "_".join(_parameter_label(name, value) for name, value in parameters.items()) or "base"
+
+
+def _parameter_label(name: str, value: Parameter) -> str:
+    if not isinstance(value, str):
+        return f"{name}_{value:.15g}"
+    text = _UNUSUAL.sub("-", value).strip("-.")[:_MAX_LABEL] or "value"
+    return text if name == "scenario" else f"{name}_{text}"
+
+
+_UNUSUAL = re.compile(r"[^\w.]+")
+_MAX_LABEL = 80
 
 
 class LoggedPhase(msgspec.Struct, frozen=True):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 
 from penstock.records.log import variation_label
-from penstock.settings.schema import ExperimentSettings
+from penstock.settings.schema import ExperimentSettings, Parameter
 
 
-def run_folder(settings: ExperimentSettings, parameters: dict[str, int | float], trial: int) -> str:
+def run_folder(settings: ExperimentSettings, parameters: dict[str, Parameter], trial: int) -> str:
     """Return the folder of the `trial`-th run, counted from 0, with these values."""
     value, runs = variation_label(parameters), "profile_runs"
     if settings.runs == 1:
@@ -22,7 +22,7 @@ def run_folder(settings: ExperimentSettings, parameters: dict[str, int | float],
     return os.path.join(value, runs, run) if settings.order == "independent" else os.path.join(runs, run, value)
 
 
-def aggregate_folder(settings: ExperimentSettings, parameters: dict[str, int | float]) -> str:
+def aggregate_folder(settings: ExperimentSettings, parameters: dict[str, Parameter]) -> str:
     """Return the folder of the figures over all runs with these values."""
     if not parameters:
         return "aggregate"

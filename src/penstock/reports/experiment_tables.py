@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.metrics.capacity import SearchOutcome
 from penstock.metrics.catalogue import in_table
 from penstock.metrics.confidence import Interval
-from penstock.metrics.experiment import VariationFigures
+from penstock.metrics.experiment import VariationFigures, shown_parameter
 from penstock.metrics.metric import label
 from penstock.metrics.sweep import SATURATED_SHARE, latency_figure, pareto_optimal, saturation
 from penstock.reports.search_page import limit_sentence, search_notes
@@ -68,7 +68,7 @@ def draw_sweep(
     table.add_column("Certificate")
     optimal = [each.label for each in pareto_optimal(variations)]
     for each in variations:
-        values = [f"{value:,.15g}" for value in each.parameters.values()]
+        values = map(shown_parameter, each.parameters.values())
         figures = [_with_half_width(each.figures.get(name)) for name, _ in columns]
         table.add_row(*values, *figures, Text(_verdict(each) + (" *" if each.label in optimal else "")))
     console.print(table)

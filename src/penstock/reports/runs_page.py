@@ -12,7 +12,7 @@ from penstock.metrics.capacity import SearchOutcome
 from penstock.metrics.catalogue import CATALOGUE, in_table
 from penstock.metrics.conditions import parse_condition
 from penstock.metrics.confidence import Interval
-from penstock.metrics.experiment import VariationFigures
+from penstock.metrics.experiment import VariationFigures, shown_parameter
 from penstock.metrics.metric import label
 from penstock.metrics.objectives import parse_objectives
 from penstock.metrics.sweep import best_points, latency_figure, pareto_optimal, saturation
@@ -131,12 +131,12 @@ def _conclusions(variations: Sequence[VariationFigures], settings: Settings) -> 
 
 
 def _name(variation: VariationFigures) -> str:
-    parts = [f"{name.replace('_', ' ')} {value:,.15g}" for name, value in variation.parameters.items()]
+    parts = [f"{name.replace('_', ' ')} {shown_parameter(value)}" for name, value in variation.parameters.items()]
     return ", ".join(parts) or "all runs"
 
 
 def _values(variation: VariationFigures) -> str:
-    return ", ".join(f"{value:,.15g}" for value in variation.parameters.values())
+    return ", ".join(map(shown_parameter, variation.parameters.values()))
 
 
 def _cell(figure: Interval | None) -> dict[str, Any] | None:
@@ -216,7 +216,9 @@ def _by_parameter(usable: Sequence[VariationFigures], parameters: Sequence[str])
     if len(parameters) != 1 or len(usable) < 2:
         return []
     (parameter,) = parameters
-    points = sorted(usable, key=lambda each: each.parameters[parameter])
+    if any(isinstance(each.parameters[parameter], str) for each in usable):
+        return []
+    points = sorted(usable, key=lambda each: float(each.parameters[parameter]))
     values = [float(each.parameters[parameter]) for each in points]
     charts = []
     for title, unit, figures in _BY_PARAMETER:

@@ -12,7 +12,7 @@ from penstock.metrics.experiment import VariationFigures
 from penstock.metrics.sweep import best_points, pareto_optimal, saturation
 from penstock.reports.aggregate import INTERVAL_FIELDS, SCHEMA_VERSION, csv_cells, failed_runs
 from penstock.reports.artifacts import replacing, write_json
-from penstock.settings.schema import ExperimentSettings
+from penstock.settings.schema import ExperimentSettings, Parameter
 
 
 def sweep_paths(folder: str) -> tuple[str, str]:
@@ -96,5 +96,5 @@ def _csv_text(variations: Sequence[VariationFigures], settings: ExperimentSettin
     return text.getvalue()
 
 
-def _number(value: float) -> str:
-    return f"{value:.15g}"
+def _number(value: Parameter) -> str:
+    return value if isinstance(value, str) else f"{value:.15g}"

@@ -60,7 +60,7 @@ class AutoSweep:
     def _measure(self, concurrency: int) -> Generator[Point, PointOutcome, float | None]:
         number, self._count = self._count, self._count + 1
         pause_s = self._settings.experiment.point_pause_s if number else 0.0
-        parameters: dict[str, int | float] = {"concurrency": concurrency}
+        parameters: dict[str, int | float | str] = {"concurrency": concurrency}
         label = variation_label(parameters)
         settings = self._at(concurrency, number)
         output = replace(settings.output, folder=os.path.join(self._folder, label))

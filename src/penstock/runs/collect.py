@@ -94,8 +94,8 @@ def server_metrics(settings: Settings, prepared: Prepared) -> Collector:
         parts = urlsplit(target.url)
         url = f"{parts.scheme}://{parts.netloc}/metrics"
         urls[url] = MetricsUrl(url, target.origin, "/metrics")
-    for url in telemetry.server_metrics or ():
-        urls.setdefault(url, resolve_metrics_url(settings, url, "--server-metrics"))
+    for found in resolve_metrics_urls(settings, telemetry.server_metrics or (), "--server-metrics", prepared):
+        urls.setdefault(found.url, found)
     return Collector(Scraper(SOURCE, list(urls.values())), telemetry.interval_s)
 
 
@@ -115,12 +115,11 @@ class CombinedSource:
 
 def gpu_telemetry(settings: Settings, prepared: Prepared) -> Collector:
     """Return the companion for --gpu-telemetry."""
-    del prepared
     names = settings.telemetry.gpu or ()
     sources: list[Source] = []
     urls = [name for name in names if name != "pynvml"]
     if urls:
-        sources.append(Scraper(DCGM, [resolve_metrics_url(settings, url, "--gpu-telemetry") for url in urls]))
+        sources.append(Scraper(DCGM, resolve_metrics_urls(settings, urls, "--gpu-telemetry", prepared)))
     if "pynvml" in names:
         sources.append(open_nvml())
     return Collector(CombinedSource(sources), settings.telemetry.interval_s)
@@ -132,11 +131,16 @@ def network_latency(settings: Settings, prepared: Prepared) -> Collector:
     return Collector(NetworkProbes(probed.values()), settings.telemetry.ping_interval_s)
 
 
-def resolve_metrics_url(settings: Settings, url: str, flag: str) -> MetricsUrl:
-    """Resolve the host of a URL; raise UserError if it is not found."""
-    parts = urlsplit(url)
-    try:
-        origin, _ = resolve_origin(settings.endpoint, parts)
-    except UserError:
-        raise UserError(f"The host of {flag} {url} cannot be found; check its name.") from None
-    return MetricsUrl(url, origin, f"{parts.path}?{parts.query}" if parts.query else parts.path)
+def resolve_metrics_urls(settings: Settings, urls: Sequence[str], flag: str, prepared: Prepared) -> list[MetricsUrl]:
+    """Return the URLs whose hosts are found, and note those of the others: the run does not need them."""
+    found = []
+    for url in urls:
+        parts = urlsplit(url)
+        try:
+            origin, _ = resolve_origin(settings.endpoint, parts)
+        except UserError:
+            note = f"The host of {flag} {url} cannot be found, so nothing is read from it; check its name."
+            prepared.companion_notes.append(note)
+            continue
+        found.append(MetricsUrl(url, origin, f"{parts.path}?{parts.query}" if parts.query else parts.path))
+    return found

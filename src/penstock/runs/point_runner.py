@@ -20,6 +20,7 @@ from penstock.runs.prepare import connections_to_open, expected_requests, header
 from penstock.runs.start_run import StartedRun
 from penstock.runs.stop_rules import FailureRule, StopRule, Watch
 from penstock.runs.stored_data import StoredData, data_key, fill_store, load_dataset
+from penstock.runs.user_files import write_user_files
 from penstock.schedule.phase import Phase
 from penstock.settings.redact import redacted
 from penstock.settings.schema import Settings, WarmupSettings
@@ -98,6 +99,8 @@ class PointRunner:
         settings = replace(point.settings, endpoint=self._run.settings.endpoint)  # with the URLs of mock servers
         try:
             data = self._load(settings)
+            if settings.output.user_files:
+                write_user_files(settings, self._header.epoch_wall_ns // 10**9)
         except UserError as error:
             return EndedPoint(point, None, unsent=str(error))
         if runner.stopping:

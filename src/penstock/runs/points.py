@@ -15,7 +15,7 @@ from penstock.records.header import Variation
 from penstock.records.log import variation_label
 from penstock.runs.stop_rules import StopRule
 from penstock.schedule.limits import SlotLimit
-from penstock.settings.schema import Settings
+from penstock.settings.schema import Parameter, Settings
 
 if TYPE_CHECKING:
     from penstock.runs.report_point import PointReport
@@ -33,7 +33,7 @@ class Point(msgspec.Struct, frozen=True):
     settings: Settings
     """Complete, as those of a single run; `output.folder` is its own artifact folder."""
     label: str = ""
-    parameters: dict[str, int | float] = {}
+    parameters: dict[str, Parameter] = {}
     """The values of a sweep, by the names of the parameters."""
     variation: int = 0
     """Which combination of these values it is."""

@@ -47,12 +47,14 @@ class Prepared(msgspec.Struct):
     """Open files that a worker needs."""
     companion_notes: list[str] = []
     """Sentences of companions for the user."""
+    settings_notes: tuple[str, ...] = ()
+    """Sentences for the user about the arguments."""
 
     @property
     def notes(self) -> list[str]:
         """Sentences for the user about the input files and of companions. Some appear during the run."""
         from_files = [] if self.data.input_files is None else self.data.input_files.notes
-        return [*self.data.notes, *from_files, *self.companion_notes]
+        return [*self.settings_notes, *self.data.notes, *from_files, *self.companion_notes]
 
 
 def resolve_targets(settings: Settings, endpoint: Endpoint, *, raise_limit: bool = True) -> tuple[Target, ...]:
@@ -153,12 +155,15 @@ def prepare(
         keep_replies=settings.output.keeps_replies,
         **({"flush_ns": _WATCHED_FLUSH_NS} if settings.watches_records else {}),
     )
-    return Prepared(job, targets, data, phases, expected, monotonic_ns(), workers, open_files)
+    return Prepared(
+        job, targets, data, phases, expected, monotonic_ns(), workers, open_files, settings_notes=settings.notes
+    )
 
 
 def _check_turns(settings: Settings, turns: Sequence[int]) -> None:
     """Raise UserError for a load of users without conversations of several turns. A file that is still being read has none."""
-    if settings.load.users is not None and turns and max(turns) < 2:
+    users = settings.load.users or settings.warmup.users
+    if users is not None and turns and max(turns) < 2:
         raise UserError(
             f"--user-centric-rate is a load of conversations, but those in {settings.input.file} have one turn each; use "
             "--request-rate."

@@ -272,7 +272,7 @@ class Search:
 
     def _point(self, value: float, before: LoadResult | None, start: _Start, rule: _LoadRule) -> Point:
         number, self._number = self._number, self._number + 1
-        parameters: dict[str, int | float] = {self._parameter: int(value) if self._closed_loop else value}
+        parameters: dict[str, int | float | str] = {self._parameter: int(value) if self._closed_loop else value}
         label = variation_label(parameters)
         visit = self._visits[value] = self._visits.get(value, 0) + 1
         name = label if visit == 1 else f"{label}_visit_{visit}"

@@ -197,7 +197,9 @@ def _begins_with(path: str, other: str) -> bool:
 def data_key(settings: Settings, *, synthetic: bool, depends_on_seed: bool) -> Hashable:
     """Return what the dataset of a point depends on, of all that can differ between the points of an experiment."""
     data = settings.input
-    drawn = depends_on_seed or data.output_tokens_stddev or settings.model_selection != "round_robin"
+    drawn = (
+        depends_on_seed or data.output_tokens_stddev or data.distributions or settings.model_selection != "round_robin"
+    )
     if not drawn:
         data = replace(data, seed=0)  # it decides the order only
     entries = default_entries(settings) if synthetic and data.entries is None else None

@@ -105,7 +105,8 @@ def above(variations: Sequence[Variation], overloaded: Collection[int]) -> list[
 
 def _is_above(one: Variation, other: Variation) -> bool:
     rates = one.settings.load.arrival_rate, other.settings.load.arrival_rate
-    if rates[0] is None or rates[1] is None or rates[0] <= rates[1]:
+    same_input = one.settings.input == other.settings.input  # scenarios differ in more than their parameter
+    if rates[0] is None or rates[1] is None or rates[0] <= rates[1] or not same_input:
         return False
     return sum(one.parameters[name] != value for name, value in other.parameters.items()) == 1
 

@@ -40,7 +40,8 @@ load.rate_ramp_s | load.rate_series | both change the rate over time; keep one o
 input.length_pairs | \
         input.input_tokens_mean input.input_tokens_stddev input.output_tokens_mean input.output_tokens_stddev \
         input.range_ratio | both set the lengths; keep one of them
-input.range_ratio | input.input_tokens_stddev input.output_tokens_stddev | both set the lengths; keep one of them
+input.range_ratio | input.input_tokens_stddev input.output_tokens_stddev input.distributions.input_tokens_mean \
+        input.distributions.output_tokens_mean | both set the lengths; keep one of them
 input.system | input.system_file input.conversation.system_tokens | both set the system prompt; keep one of them
 input.system_file | input.conversation.system_tokens | both set the system prompt; keep one of them
 telemetry.server_metrics | telemetry.no_server_metrics | contradict each other; keep one of them

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import os
 import re
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.errors import UserError
 from penstock.settings.flags import Flag, expected_value
 from penstock.suggest import nearest
+
+if TYPE_CHECKING:
+    from penstock.settings.schema import Parameter
 
 _INTEGER = re.compile(r"[+-]?(?=[0-9_]{1,100}\Z)[0-9]+(?:_[0-9]+)*\Z")
 """Digits, which may be grouped by underscores, as in Python."""
@@ -26,6 +29,15 @@ class ValueList(tuple[int | float, ...]):
         return ",".join(f"{value:.15g}" for value in self)
 
 
+class Variant(NamedTuple):
+    """A point of a sweep over other things than numbers of flags."""
+
+    parameters: dict[str, Parameter]
+    values: dict[str, Any]
+    """All values, as in `ParsedArguments`."""
+    spellings: dict[str, str]
+
+
 class ParsedArguments(NamedTuple):
     """The arguments that the user gave; no defaults."""
 
@@ -37,6 +49,10 @@ class ParsedArguments(NamedTuple):
     """The command line with secrets redacted."""
     program: str = "penstock"
     """Name that the program was called by."""
+    variants: tuple[Variant, ...] = ()
+    """Points of a configuration file, each of which replaces the values."""
+    notes: tuple[str, ...] = ()
+    """Sentences for the user."""
 
     def section(self, name: str) -> dict[str, Any]:
         """Return the values whose target begins with `name.`, by the rest of the target."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 from penstock.secrets import REDACTED, redact_fields, redact_url
 from penstock.settings.endpoint_types import Declaration, load_endpoint
 from penstock.settings.schema import (
-    ConversationSettings,
     EndpointSettings,
     InputSettings,
     LoadSettings,
-    RankingSettings,
+    NumberDistribution,
     Settings,
     TelemetrySettings,
 )
@@ -88,7 +88,7 @@ def _endpoint(endpoint: EndpointSettings) -> dict[str, Any]:
 def _dataset(data: InputSettings) -> dict[str, Any]:
     output_length = None
     if data.output_tokens_mean is not None:
-        output_length = {"mean": float(data.output_tokens_mean), "stddev": float(data.output_tokens_stddev)}
+        output_length = _length(data, "output_tokens")
     if data.file is not None:
         public = data.public is not None
         return _present(
@@ -105,7 +105,7 @@ def _dataset(data: InputSettings) -> dict[str, Any]:
             osl=None if public else output_length,
             prompts={"osl": output_length} if public and output_length else None,
         )
-    input_length = {"mean": float(data.input_tokens_mean), "stddev": float(data.input_tokens_stddev)}
+    input_length = _length(data, "input_tokens")
     return _present(
         name="main",
         type="synthetic",
@@ -121,8 +121,8 @@ def _dataset(data: InputSettings) -> dict[str, Any]:
             corpus=data.corpus,
             cache_bust=None if data.cache_bust == "none" else {"target": data.cache_bust},
         ),
-        rankings=_rankings(data.rankings) if data.ranks else None,
-        **_conversation(data.conversation),
+        rankings=_rankings(data) if data.ranks else None,
+        **_conversation(data),
         **_media(data),
     )
 
@@ -163,7 +163,8 @@ def _length_pairs(data: InputSettings) -> list[dict[str, Any]] | None:
     return pairs or None
 
 
-def _conversation(shape: ConversationSettings) -> dict[str, Any]:
+def _conversation(data: InputSettings) -> dict[str, Any]:
+    shape = data.conversation
     several_turns = shape.turns_mean != 1 or shape.turns_stddev
     prefixes = _present(
         shared_system_length=shape.system_tokens,
@@ -172,8 +173,8 @@ def _conversation(shape: ConversationSettings) -> dict[str, Any]:
         length=shape.prefix_tokens or None,
     )
     return _present(
-        turns=_distribution(shape.turns_mean, shape.turns_stddev) if several_turns else None,
-        turn_delay=_distribution(shape.delay_mean_ms, shape.delay_stddev_ms) if several_turns else None,
+        turns=_length(data, "conversation.turns") if several_turns else None,
+        turn_delay=_length(data, "conversation.delay", "_ms") if several_turns else None,
         turn_delay_ratio=shape.delay_ratio if shape.delay_ratio != 1 else None,
         prefix_prompts=prefixes or None,
     )
@@ -185,14 +186,14 @@ def _media(data: InputSettings) -> dict[str, Any]:
     if images.per_turn:
         media["images"] = {
             "batch_size": images.batch,
-            "width": _distribution(images.width_mean, images.width_stddev),
-            "height": _distribution(images.height_mean, images.height_stddev),
+            "width": _length(data, "images.width"),
+            "height": _length(data, "images.height"),
             "format": images.format,
         }
     if audio.per_turn:
         media["audio"] = {
             "batch_size": audio.batch,
-            "length": _distribution(audio.seconds_mean, audio.seconds_stddev),
+            "length": _length(data, "audio.seconds"),
             "format": audio.format,
             "sample_rates": [rate / 1000 for rate in audio.rates],
             "depths": list(audio.depths),
@@ -201,12 +202,26 @@ def _media(data: InputSettings) -> dict[str, Any]:
     return media
 
 
-def _rankings(rankings: RankingSettings) -> dict[str, Any]:
-    return {
-        "passages": _distribution(rankings.passages_mean, rankings.passages_stddev),
-        "passage_tokens": _distribution(rankings.passage_tokens_mean, rankings.passage_tokens_stddev),
-        "query_tokens": _distribution(rankings.query_tokens_mean, rankings.query_tokens_stddev),
-    }
+def _rankings(data: InputSettings) -> dict[str, Any]:
+    return {name: _length(data, f"rankings.{name}") for name in ("passages", "passage_tokens", "query_tokens")}
+
+
+def _length(data: InputSettings, name: str, unit: str = "") -> dict[str, Any]:
+    """Return the distribution of a number, by the name of its settings."""
+    shape = data.distribution(f"{name}_mean{unit}")
+    if shape is not None:
+        return distribution_config(shape)
+    mean, stddev = (attrgetter(f"{name}_{part}{unit}")(data) for part in ("mean", "stddev"))
+    return _distribution(mean, stddev)
+
+
+def distribution_config(shape: NumberDistribution) -> dict[str, Any]:
+    """Return a distribution as in AIPerf's configuration files."""
+    limits = _present(min=shape.low, max=shape.high)
+    if shape.parts:
+        return {"peaks": [distribution_config(part) | {"weight": part.weight} for part in shape.parts]} | limits
+    spread = {"stddev": shape.stddev} if shape.median is None else {"median": shape.median}
+    return {"mean": shape.mean} | spread | limits
 
 
 def _distribution(mean: float, stddev: float) -> dict[str, float]:

@@ -100,6 +100,7 @@ def resolve(
         command=parsed.command,
         # AIPerf ends with 0 if a request succeeds, and its name promises the same.
         max_error_rate=parsed.values.get("max_error_rate", None if parsed.program == "aiperf" else 0.0),
+        notes=parsed.notes,
         **{
             name: parsed.values[name]
             for name in (
@@ -259,6 +260,7 @@ def _input(parsed: ParsedArguments, declaration: Declaration) -> InputSettings:
             "is missing; give both or neither."
         )
     fields = {name: value for name, value in fields.items() if "." not in name}
+    fields["distributions"] = tuple(sorted(parsed.section("input.distributions").items()))
     fields |= length_shape(parsed)
     fields |= system_prompt(parsed)
     return InputSettings(

@@ -29,6 +29,7 @@ def resolve_warmup(parsed: ParsedArguments, run: LoadSettings) -> WarmupSettings
             "neither."
         )
     _check_rate(warmup, load, spelling)
+    _check_users(parsed, warmup, load, spelling)
     for name, value, flags in (
         ("concurrency_ramp_s", load.concurrency, "--warmup-concurrency or --concurrency"),
         ("prefill_ramp_s", load.prefill_concurrency, "--warmup-prefill-concurrency or --prefill-concurrency"),
@@ -41,6 +42,22 @@ def resolve_warmup(parsed: ParsedArguments, run: LoadSettings) -> WarmupSettings
             f"{load.concurrency}, so it would never be reached; lower it."
         )
     return warmup
+
+
+def _check_users(parsed: ParsedArguments, warmup: WarmupSettings, load: LoadSettings, spelling: dict[str, str]) -> None:
+    """Raise `UserError` for users without a rate, a rate without users, or users without conversations."""
+    if warmup.users is None and warmup.user_rate is None:
+        return
+    name = spelling.get("user_rate") or spelling["users"]
+    if warmup.rate is not None:
+        raise UserError(f"{spelling['rate']} and {name} both set the rate of the warmup; keep one of them.")
+    if load.user_rate is None or load.users is None:
+        missing = "--warmup-user-centric-rate" if load.user_rate is None else "--warmup-num-users"
+        raise UserError(f"{name} describes users that share a rate; add {missing}.")
+    if "input.file" not in parsed.values and parsed.values.get("input.conversation.turns_mean", 1) < 2:
+        raise UserError(
+            f"{name} is a load of conversations, and synthetic ones have one turn; add --conversation-turn-mean."
+        )
 
 
 def _check_rate(warmup: WarmupSettings, load: LoadSettings, spelling: dict[str, str]) -> None:

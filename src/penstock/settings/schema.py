@@ -11,8 +11,32 @@ from penstock.secrets import Secret
 
 BURST = "concurrency_burst"
 """The arrival pattern without a rate: a closed loop, which starts all slots at once."""
+Parameter = int | float | str
+"""A value of a sweep."""
 RAW = "raw"
 """The export level that keeps the bytes of the replies."""
+
+
+class NumberDistribution(msgspec.Struct, frozen=True, kw_only=True):
+    """How a number is drawn: normally, log-normally if there is a median, or from one of several parts."""
+
+    mean: float = 0
+    stddev: float = 0
+    median: float | None = None
+    parts: tuple[NumberDistribution, ...] = ()
+    """Replace the mean: each number comes from one of them, drawn by their weights."""
+    weight: float = 1
+    low: float | None = None
+    """Smaller numbers are replaced by this one."""
+    high: float | None = None
+    """Larger numbers are replaced by this one."""
+
+    @property
+    def expected(self) -> float:
+        """The mean, without the effect of the limits."""
+        if not self.parts:
+            return self.mean
+        return sum(part.weight * part.expected for part in self.parts) / sum(part.weight for part in self.parts)
 
 
 class EndpointSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,6 +181,8 @@ class InputSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Lengths of prompts and replies are uniform in a range that these ratios and the means give."""
     range_style: Literal["vllm", "sglang"] = "vllm"
     """The range is mean ± ratio (vllm), or from the ratio of the mean to the mean (sglang)."""
+    distributions: tuple[tuple[str, NumberDistribution], ...] = ()
+    """Replace a mean and a standard deviation, by the name of the mean's setting: `input_tokens_mean`, `images.width_mean`."""
     corpus: Literal["sonnet", "coding", "random"] | None = None
     """What synthetic prompts are made of; None: English sentences."""
     batch: int = 1
@@ -182,6 +208,10 @@ class InputSettings(msgspec.Struct, frozen=True, kw_only=True):
     synthesis: SynthesisSettings = SynthesisSettings()
     sessions: tuple[str, ...] = ()
     """Ids of the conversations to send; empty: all."""
+
+    def distribution(self, name: str) -> NumberDistribution | None:
+        """Return what replaces a mean, by the name of its setting."""
+        return dict(self.distributions).get(name)
 
     @property
     def marks_conversations(self) -> bool:
@@ -277,6 +307,8 @@ class WarmupSettings(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int | None = None
     prefill_concurrency: int | None = None
     rate: float | None = None
+    user_rate: float | None = None
+    users: int | None = None
     arrivals: str | None = None
     """A name of `settings.arrival_patterns`, or `BURST`."""
     concurrency_ramp_s: float | None = None
@@ -293,10 +325,12 @@ class WarmupSettings(msgspec.Struct, frozen=True, kw_only=True):
         """Return the load of the warmup of a run; None without a warmup. Nothing is cancelled in a warmup."""
         if not self.on:
             return None
-        names = ("concurrency", "prefill_concurrency", "rate", "concurrency_ramp_s", "prefill_ramp_s", "rate_ramp_s")
+        rates, ramps = ("rate", "user_rate", "users"), ("concurrency_ramp_s", "prefill_ramp_s", "rate_ramp_s")
+        names = ("concurrency", "prefill_concurrency", *rates, *ramps)
         changes = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        if self.rate is not None or self.arrivals == BURST:
-            changes = {"rate": None, "conversation_rate": None, "user_rate": None, "users": None} | changes
+        if self.rate is not None or self.user_rate is not None or self.arrivals == BURST:
+            users = None if self.user_rate is None else run.users
+            changes = {"rate": None, "conversation_rate": None, "user_rate": None, "users": users} | changes
             changes["rate_series"] = ()
         if self.arrivals == BURST:
             changes |= {
@@ -306,7 +340,8 @@ class WarmupSettings(msgspec.Struct, frozen=True, kw_only=True):
             }
         elif self.arrivals is not None:
             changes |= {"arrivals": self.arrivals, "smoothness": run.smoothness if self.arrivals == "gamma" else None}
-        if self.rate is not None and self.concurrency is None and self.rate_is_unlimited:
+        has_rate = self.rate is not None or self.user_rate is not None
+        if has_rate and self.concurrency is None and self.rate_is_unlimited:
             changes |= {"concurrency": None, "concurrency_ramp_s": None}
         return msgspec.structs.replace(
             run,
@@ -366,6 +401,14 @@ class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Flags that ask for the default. They contradict the ones that turn telemetry on."""
 
 
+class UserFile(msgspec.Struct, frozen=True):
+    path: str
+    """Relative to the artifact folder."""
+    format: Literal["json", "yaml", "text"]
+    content: Any
+    """Its texts may be Jinja templates."""
+
+
 class OutputSettings(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     remote: str | None = None
@@ -390,6 +433,10 @@ class OutputSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Write report.html."""
     exports: tuple[str, ...] = ()
     """Further formats of the per-request file: `parquet`."""
+    user_files: tuple[UserFile, ...] = ()
+    """Files of the user, which are written before the first request."""
+    variables: dict[str, Any] = {}
+    """Values for the templates of these files."""
 
     @property
     def keeps_replies(self) -> bool:
@@ -512,6 +559,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Target precision at which the run ends, such as `p99 time_to_first_token ±5%`."""
     command: str = ""
     """The command line with secrets redacted, for the artifacts."""
+    notes: tuple[str, ...] = ()
+    """Sentences for the user about the arguments."""
 
     @property
     def called_aiperf(self) -> bool:

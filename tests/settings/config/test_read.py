@@ -320,30 +320,73 @@ ERRORS = {
             "instead."
         ),
     ),
-    "hint": (
-        "variables: {a: 1}",
+    "collector": (
+        under("gpuTelemetry", "{collector: rocm}"),
+        "3 benchmark.gpuTelemetry.collector must be dcgm, pynvml or amdsmi, not 'rocm'.",
+    ),
+    "median": (
+        under("dataset", "{isl: {mean: 9, median: 15}}"),
+        "3 benchmark.dataset.isl needs a median above 0 and not above the mean, 9, not 15.",
+    ),
+    "peaks with a mean": (
+        under("dataset", "{isl: {mean: 9, peaks: [{mean: 5}]}}"),
+        "3 benchmark.dataset.isl has a mean beside its parts; keep one of them.",
+    ),
+    "peak": (
+        under("dataset", "{isl: {peaks: [{mean: 5, wight: 2}]}}"),
+        "3 benchmark.dataset.isl.peaks[0].wight is not a key of benchmark.dataset.isl.peaks[0]; did you mean weight?",
+    ),
+    "points": (
+        under("dataset", "{isl: {points: [{value: 0}]}}"),
+        "3 benchmark.dataset.isl.points[0].value must be a number of at least 1, not '0'.",
+    ),
+    "limits": (
+        under("dataset", "{isl: {mean: 9, min: 5, max: 4}}"),
+        "3 benchmark.dataset.isl has a min, 5, above its max, 4.",
+    ),
+    "record": (
+        under("dataset", "{type: file, records: [a]}"),
+        "3 benchmark.dataset.records[0] must be a mapping, as a line of a file, not 'a'.",
+    ),
+    "sequences": (
+        under("dataset", "{prompts: {sequenceDistribution: [{isl: 5, osl: 5, probability: 50}]}}"),
+        "3 benchmark.dataset.prompts.sequenceDistribution: the percentages must add up to 100, and these add up to 50.",
+    ),
+    "user file": (
+        under("artifacts", "{userFiles: [{path: ../a, content: b}]}"),
+        "3 benchmark.artifacts.userFiles[0] must have a path inside the artifact folder, not '../a'.",
+    ),
+    "variable of a user file": (
+        under("artifacts", "{userFiles: [{path: a, content: '{{ modle }}'}]}"),
         (
-            "1 variables is a key of AIPerf that this version of Penstock does not have yet; remove it (use "
-            "environment variables, as in ${NAME:default})."
+            "3 benchmark.artifacts.userFiles[0] uses modle, which is no variable (known: artifact_dir, endpoint_url, epoch, "
+            "job_name, model, namespace)."
         ),
     ),
-    "telemetry": (
-        under("gpuTelemetry", "{mode: summary}"),
-        "3 benchmark.gpuTelemetry.mode is a key of AIPerf that this version of Penstock does not have yet; remove it.",
+    "plot": ("plot: {vizualization: {}}", "1 plot.vizualization is not a key of plot; did you mean visualization?"),
+    "sweep type": (
+        "sweep: {type: sobol}",
+        "1 sweep.type sobol is not a sweep that Penstock has; use grid, zip or scenarios, or a search (findMax).",
     ),
-    "distribution": (
-        under("dataset", "{isl: {mean: 9, median: 5}}"),
-        (
-            "3 benchmark.dataset.isl.median is a key of AIPerf that this version of Penstock does not have yet; remove it (a "
-            "distribution has mean and stddev)."
-        ),
+    "scenario": (
+        "sweep:\n  runs:\n  - {nmae: a}",
+        "3 sweep.runs[0].nmae is not a key of sweep.runs[0]; did you mean name?",
     ),
-    "inline records": (
-        under("dataset", "{type: file, records: [{text: a}]}"),
-        (
-            "3 benchmark.dataset.records is a key of AIPerf that this version of Penstock does not have yet; remove "
-            "it (write them to a file, and give its path)."
-        ),
+    "key of a scenario": (
+        "sweep:\n  runs:\n  - {benchmark: {dataset: {islx: 1}}}",
+        "3 sweep.runs[0].benchmark.dataset.islx is not a key of sweep.runs[0].benchmark.dataset; did you mean isl?",
+    ),
+    "name of a scenario": (
+        "sweep: {runs: [{name: ../a}]}",
+        "1 sweep.runs[0].name must be a name that a folder can have, not '../a'.",
+    ),
+    "equal scenarios": (
+        "sweep: {type: scenarios, runs: [{name: a}, {name: a}]}",
+        " the sweep has scenario a twice; its points must differ.",
+    ),
+    "users of a warmup": (
+        under("warmup", "{type: user_centric, users: 2, duration: 1s}"),
+        "3 benchmark.warmup.type user_centric needs a rate, which the users share.",
     ),
     "ramp": (
         under("profiling", "{type: poisson, rate: 1, rateRamp: {duration: 5, strategy: poisson}}"),
@@ -379,12 +422,24 @@ ERRORS = {
         "benchmark:\n  dataset: {randomSeed: 1}\nrandomSeed: 2",
         "3 randomSeed and run.yaml:2 benchmark.dataset.randomSeed set the same value; keep one of them.",
     ),
-    "jinja": (
-        "benchmark: {model: '{{ name }}'}",
+    "template": (
+        "variables: {isl: 5}\nbenchmark: {model: '{{ name }}'}",
+        "2 benchmark.model has a template that cannot be rendered: 'name' is undefined (variables: isl).",
+    ),
+    "template that does not end": (
+        "benchmark: {model: '{{ name'}",
         (
-            "1 benchmark.model has a Jinja template, which Penstock does not have; use environment variables, as in "
-            "${NAME:default}."
+            "1 benchmark.model has a template that cannot be rendered: unexpected end of template, expected 'end of print "
+            "statement'."
         ),
+    ),
+    "variables that refer to each other": (
+        "variables: {a: '{{ b }}', b: '{{ a }}'}",
+        "1 variables.a and a, b refer to each other.",
+    ),
+    "rendered value": (
+        "variables: {n: -1}\nbenchmark: {profiling: {requests: '{{ n }}'}}",
+        "2 benchmark.profiling.requests must be a whole number of at least 1, not the value of {{ n }}.",
     ),
     "redacted": (
         under("endpoint", "{headers: {X-Key: <redacted>}}"),
@@ -511,13 +566,29 @@ def test_parameters_of_a_sweep_are_lists_of_the_flags(
     assert parsed.spellings[target] == f"run.yaml:1 sweep.parameters.{key}"
 
 
-@pytest.mark.parametrize("key", ["endpoint.url", "zebra", "profiling.type", "tokenizer.name"])
-def test_only_numbers_can_be_swept(key: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "values", "sentence"),
+    [
+        ("zebra", "1, 2", "1 sweep.parameters.zebra is not a key of the benchmark, such as phases.profiling.rate."),
+        (
+            "endpoint.url",
+            "a, b",
+            (
+                "1 sweep.parameters.endpoint.url[1] cannot differ between the points of a sweep, which share servers; make a "
+                "run for each."
+            ),
+        ),
+        (
+            "dataset.format",
+            "single_turn, single_turn",
+            " the sweep has format single_turn twice; its points must differ.",
+        ),
+    ],
+)
+def test_keys_that_cannot_be_swept(key: str, values: str, sentence: str) -> None:
     with pytest.raises(UserError) as caught:
-        from_file(f"sweep: {{parameters: {{{key}: [1, 2]}}}}")
-    assert str(caught.value) == (
-        f"run.yaml:1 sweep.parameters.{key} is not a key of a number that can be swept, such as phases.profiling.rate."
-    )
+        from_file(f"sweep: {{parameters: {{{key}: [{values}]}}}}")
+    assert str(caught.value) == f"run.yaml:{sentence}"
 
 
 def test_keys_of_the_users_mappings_keep_their_case() -> None:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from penstock.datasets.conversation import Media
 from penstock.datasets.media.generate import generate
-from penstock.datasets.random_streams import normal, stream
+from penstock.datasets.random_streams import number, stream
 from penstock.datasets.sentences import pick
 from penstock.extras import require_extra
-from penstock.settings.schema import AudioSettings
+from penstock.settings.schema import AudioSettings, NumberDistribution
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,17 +26,22 @@ _QUIET_BITS = 3
 
 
 def audio_clips(
-    settings: AudioSettings, seed: int, count: int, progress: Callable[[int, int], None] | None = None
+    settings: AudioSettings,
+    seed: int,
+    count: int,
+    progress: Callable[[int, int], None] | None = None,
+    distribution: Callable[[str], NumberDistribution | None] = lambda _: None,
 ) -> list[Media]:
     """Return `count` different clips, or fewer if they would take too much time or memory."""
     if settings.format == "mp3":
         require_extra("media", "Synthetic audio in MP3", "soundfile")
     lengths, rates, depths = (stream(seed, f"sound {part}") for part in ("lengths", "rates", "depths"))
+    seconds_of = settings.seconds_mean, settings.seconds_stddev, distribution("audio.seconds_mean")
     clips = []
-    for number in range(count):
-        seconds = max(_SHORTEST_S, normal(lengths, settings.seconds_mean, settings.seconds_stddev))
+    for clip in range(count):
+        seconds = max(_SHORTEST_S, number(lengths, *seconds_of))
         rate, depth = pick(rates, settings.rates), pick(depths, settings.depths)
-        clips.append((f"{seed}/sound/{number}", seconds, rate, depth, settings.channels, settings.format))
+        clips.append((f"{seed}/sound/{clip}", seconds, rate, depth, settings.channels, settings.format))
     return generate(clips, _record, _recording_seconds, progress)
 
 

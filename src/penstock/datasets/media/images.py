@@ -16,7 +16,7 @@ from penstock.datasets.conversation import Media
 from penstock.datasets.media.generate import generate
 from penstock.datasets.random_streams import length, stream
 from penstock.extras import require_extra
-from penstock.settings.schema import ImageSettings
+from penstock.settings.schema import ImageSettings, NumberDistribution
 
 _MAX_SIDE = 65_500
 """Pixels; the limit of JPEG."""
@@ -28,15 +28,21 @@ _SECONDS_PER_PIXEL = 1.5e-8
 
 
 def images(
-    settings: ImageSettings, seed: int, count: int, progress: Callable[[int, int], None] | None = None
+    settings: ImageSettings,
+    seed: int,
+    count: int,
+    progress: Callable[[int, int], None] | None = None,
+    distribution: Callable[[str], NumberDistribution | None] = lambda _: None,
 ) -> list[Media]:
     """Return `count` different images, or fewer if they would take too much time or memory."""
     require_extra("media", "A synthetic image", "PIL")
     widths, heights, formats = (stream(seed, f"image {part}") for part in ("widths", "heights", "formats"))
+    width_of = settings.width_mean, settings.width_stddev, distribution("images.width_mean")
+    height_of = settings.height_mean, settings.height_stddev, distribution("images.height_mean")
     specs = []
     for number in range(count):
-        width = min(length(widths, settings.width_mean, settings.width_stddev), _MAX_SIDE)
-        height = min(length(heights, settings.height_mean, settings.height_stddev), _MAX_SIDE)
+        width = min(length(widths, *width_of), _MAX_SIDE)
+        height = min(length(heights, *height_of), _MAX_SIDE)
         format_ = settings.format
         if format_ == "random":
             format_ = "png" if formats.random() < 0.5 else "jpeg"

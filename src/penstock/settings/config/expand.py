@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import reduce
 from typing import Any
 
 import msgspec
@@ -25,26 +26,61 @@ from penstock.settings.config.keys import (
 )
 from penstock.settings.config.reader import camel_case
 from penstock.settings.flags import Flag
-from penstock.settings.input_config import length_shape, model_config
-from penstock.settings.schema import Settings
+from penstock.settings.input_config import distribution_config, length_shape, model_config
+from penstock.settings.schema import NumberDistribution, Settings
 
 _MISSING: Any = object()
 
 
-def expanded(settings: Settings, sweep: Mapping[str, tuple[Any, ...]] | None = None) -> str:
+def expanded(
+    settings: Settings,
+    sweep: Mapping[str, tuple[Any, ...]] | None = None,
+    scenarios: Mapping[str, Settings] | None = None,
+) -> str:
     """Return the YAML of the settings: the values that differ from the defaults, and the defaults as comments.
 
-    `sweep` has the values of a sweep by their targets. `settings` are those of one of its points."""
+    `sweep` has the values of a sweep by their targets, and `scenarios` the settings of points that differ in other things, by
+    their names. `settings` are those of one of the points."""
     import yaml
 
     sweep = sweep or {}
     writer = _Writer(settings, set(sweep))
     document = {"schemaVersion": "2.0", **writer.section(KEYS, "")}
+    if scenarios:
+        folders = {each.output.folder for each in scenarios.values()}
+        left_out = {*sweep, *(["output.folder"] if len(folders) > 1 else [])}
+        bodies = [_Writer(each, left_out).section(KEYS, "")["benchmark"] for each in scenarios.values()]
+        document["benchmark"] = shared = reduce(_common, bodies)
+        runs = [
+            {"name": name, "benchmark": _without(body, shared)} for name, body in zip(scenarios, bodies, strict=True)
+        ]
+        document["sweep"] = {**document.get("sweep", {}), "type": "scenarios", "runs": runs}
     if sweep:
         parameters = {key_of(target): list(values) for target, values in sweep.items()}
         document["sweep"] = {**document.get("sweep", {}), "parameters": parameters}
     text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
     return text + "".join(["# Defaults:\n", *(f"#   {path}: {_scalar(value)}\n" for path, value in writer.defaults)])
+
+
+def _common(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Return what two mappings have in common. A distribution is common as a whole only."""
+    common = {}
+    for key in one.keys() & other.keys():
+        whole = {"mean", "peaks"} & {*(one[key] if isinstance(one[key], dict) else ())}
+        if one[key] == other[key]:
+            common[key] = one[key]
+        elif isinstance(one[key], dict) and isinstance(other[key], dict) and not whole:
+            common[key] = _common(one[key], other[key])
+    return {key: common[key] for key in one if common.get(key) not in (None, {})}
+
+
+def _without(mapping: dict[str, Any], shared: dict[str, Any]) -> dict[str, Any]:
+    rest = {}
+    for key, value in mapping.items():
+        if value != shared.get(key):
+            nested = isinstance(value, dict) and isinstance(shared.get(key), dict)
+            rest[key] = _without(value, shared[key]) if nested else value
+    return rest
 
 
 def key_of(target: str) -> str:
@@ -86,6 +122,8 @@ class _Writer:
                 return self._flag(row, path)
             case Inverted(flag):
                 return self._flag(flag, path, inverted=True)
+            case Distribution(mean, stddev) if (shape := self._shape(mean)) is not None:
+                return distribution_config(shape)
             case Distribution(mean, stddev):
                 parts = {"mean": self._flag(mean, f"{path}.mean"), "stddev": self._flag(stddev, f"{path}.stddev")}
                 return {key: value for key, value in parts.items() if value is not _MISSING} or _MISSING
@@ -130,6 +168,12 @@ class _Writer:
         }
         return {target: text for target, text in texts.items() if text is not None}
 
+    def _shape(self, spelling: str) -> NumberDistribution | None:
+        flag = find_flag(spelling)
+        if not isinstance(flag, Flag) or flag.target in self._left_out:
+            return None
+        return self._settings.input.distribution(str(flag.target).removeprefix("input."))
+
     def _key_is_elsewhere(self) -> bool:
         endpoint = self._settings.endpoint
         return bool(endpoint.api_key_env or endpoint.api_key_file or endpoint.default_api_key)
@@ -155,7 +199,23 @@ class _Writer:
             return "user_centric"
         return "concurrency" if load.arrival_rate is None else load.arrivals
 
+    def write_length_pairs(self, row: Special, path: str) -> Any:
+        return self._flag(row.flags[0], path)
+
+    def write_warmup_rate(self, row: Special, path: str) -> Any:
+        by_request, by_user = row.flags
+        return self._flag(by_request if self._settings.warmup.user_rate is None else by_user, path)
+
+    def write_user_files(self, _row: Special, _path: str) -> Any:
+        files = self._settings.output.user_files
+        return [msgspec.to_builtins(file) for file in files] or _MISSING
+
+    def write_variables(self, _row: Special, _path: str) -> Any:
+        return self._settings.output.variables or _MISSING
+
     def write_warmup_type(self, row: Special, path: str) -> Any:
+        if self._settings.warmup.user_rate is not None:
+            return "user_centric"
         pattern = self._flag(row.flags[0], path)
         return "concurrency" if pattern == "concurrency_burst" else pattern
 

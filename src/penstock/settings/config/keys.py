@@ -14,7 +14,7 @@ from penstock.settings.flags import SPELLINGS, Flag, UnsupportedFlag
 
 
 class Distribution(NamedTuple):
-    """A number, or a mapping with `mean` and `stddev`."""
+    """A number, or a mapping with `mean` and `stddev`, with a `median`, or with `peaks` or `points`."""
 
     mean: str
     stddev: str
@@ -116,7 +116,7 @@ FILE_DATASET: Final[Section] = {
     ),
     "entries": "--num-dataset-entries",
     "prompts": {"osl": _OSL},
-    "records": Refused("write them to a file, and give its path"),
+    "records": Special("inline_records", ("--input-file",)),
     "synthesis": _SYNTHESIS,
     "prompt_batch_size": Alias("--prompt-batch-size"),
     "image_batch_size": Alias("--image-batch-size"),
@@ -143,7 +143,7 @@ SYNTHETIC_DATASET: Final[Section] = {
         "block_size": "--prompt-input-tokens-block-size",
         "cache_bust": {"target": "--cache-bust"},
         "corpus": "--prompt-corpus",
-        "sequence_distribution": "--seq-dist",
+        "sequence_distribution": Special("length_pairs", ("--seq-dist",)),
         "random_range_ratio": "--random-range-ratio",
         "random_corpus_style": "--random-corpus-style",
     },
@@ -244,7 +244,8 @@ WARMUP: Final[Section] = {
     **_named("duration grace_period concurrency prefill_concurrency", "--warmup-"),
     "concurrency_ramp": Special("ramp", ("--warmup-concurrency-ramp-duration",)),
     "prefill_ramp": Special("ramp", ("--warmup-prefill-concurrency-ramp-duration",)),
-    "rate": "--warmup-request-rate",
+    "rate": Special("warmup_rate", ("--warmup-request-rate", "--warmup-user-centric-rate")),
+    "users": "--warmup-num-users",
     "rate_ramp": Special("ramp", ("--warmup-request-rate-ramp-duration",)),
 }
 
@@ -268,7 +269,7 @@ BENCHMARK: Final[Section] = {
         "records": Special("records", ("--export-level",)),
         "raw": Special("raw", ("--export-level",)),
         "trace": "--export-http-trace",
-        "user_files": Refused(),
+        "user_files": Special("user_files"),
         "html": Inverted("--no-html"),
     },
     "tokenizer": {
@@ -293,8 +294,8 @@ BENCHMARK: Final[Section] = {
         "url": Alias("--gpu-telemetry"),
         "urls": "--gpu-telemetry",
         "metrics_file": Refused(),
-        "collector": Refused("urls names the exporters; `urls: [pynvml]` reads the GPUs of this machine"),
-        "mode": Refused(),
+        "collector": Special("gpu_collector"),
+        "mode": Special("gpu_mode"),
     },
     "server_metrics": {
         "enabled": Special("enabled", ("--server-metrics",)),
@@ -337,7 +338,7 @@ KEYS: Final[Section] = {
     "benchmark": BENCHMARK,
     "sweep": {
         "": "--sweep",
-        "type": "--sweep-type",
+        "type": Special("sweep_type", ("--sweep-type",)),
         "parameters": Special("parameters"),
         "cooldown_seconds": "--parameter-sweep-cooldown-seconds",
         "iteration_order": "--parameter-sweep-mode",
@@ -350,7 +351,7 @@ KEYS: Final[Section] = {
             "slo_attainment_fraction search_space optuna_sampler optuna_acquisition optuna_terminator"
         ),
         **_named("min max level_requests planner max_iterations random_seed", "--search-"),
-        "runs": "--variant",
+        "runs": Special("scenarios"),
         **_refused("samples seed dimensions label_format scramble optimization"),
         "objectives": "--search-metric",
         "outcome_constraints": "--search-sla",
@@ -372,8 +373,8 @@ KEYS: Final[Section] = {
             "min_runs": Refused(),
         },
     },
-    "plot": Refused(),
-    "variables": Refused("use environment variables, as in ${NAME:default}"),
+    "plot": Special("plot"),
+    "variables": Special("variables"),
 }
 
 FLAGS_WITHOUT_KEY: Final = {

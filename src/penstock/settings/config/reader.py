@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -24,9 +25,9 @@ from penstock.settings.config.keys import (
 )
 from penstock.settings.flag_values import parse_bool, read_value
 from penstock.settings.flags import SPELLINGS, Flag, UnsupportedFlag, expected_value
+from penstock.settings.schema import NumberDistribution
 from penstock.suggest import nearest
 
-_TEMPLATE = re.compile(r"\{\{.*\}\}", re.DOTALL)
 _ALTERNATIVES = (
     ("model", "models"),
     ("url", "urls"),
@@ -34,6 +35,8 @@ _ALTERNATIVES = (
     ("phases", "profiling"),
     ("phases", "warmup"),
     ("mean", "value"),
+    ("median", "stddev"),
+    ("peaks", "points"),
     ("path", "points"),
 )
 """Keys of one section that say the same."""
@@ -48,7 +51,9 @@ _PER_SECOND = {"SECONDS": 1, "MS": 1000}
 """The number of a flag's units in a second, by its metavariable."""
 _WHOLE = re.compile(r"([+-]?[0-9]+)\.0*\Z")
 _MOST_LISTED = 12
-_OTHER_DISTRIBUTIONS = ("min", "max", "median", "peaks", "points")
+_NORMAL = {"mean", "value", "stddev"}
+_OWN_NUMBERS = ("mean", "value", "min", "max")
+"""Keys of a distribution whose numbers have the limits of the flag; those of the others are at least 0."""
 
 
 class Reader:
@@ -59,6 +64,8 @@ class Reader:
         """By the targets of the flags."""
         self.spellings: dict[str, str] = {}
         """For each target, the file, line and key of its value."""
+        self.dropped: set[str] = set()
+        """Targets whose values in another part of the file are replaced, though this part gives none."""
         self.errors: list[tuple[int, str]] = []
         """Sentences with their lines."""
 
@@ -176,18 +183,34 @@ class Reader:
         self.spellings.setdefault(target, node.name)
 
     def _distribution(self, row: Distribution, node: Node) -> None:
-        if isinstance(find_flag(row.mean), UnsupportedFlag):
+        mean, stddev = find_flag(row.mean), find_flag(row.stddev)
+        if isinstance(mean, UnsupportedFlag) or isinstance(stddev, UnsupportedFlag):
             self._refuse(node)
-        elif node.kind != "map":
+            return
+        shape_target = distribution_target(mean)
+        given = {snake_case(child.key) for child in node.children if child.kind != "null"}
+        if node.kind != "map":
             self._flag(row.mean, node)
-        else:
+            self.dropped |= {str(stddev.target), shape_target}
+        elif given <= {*_NORMAL, "type"}:
             keys: dict[str, Row] = {"mean": row.mean, "value": row.mean, "stddev": row.stddev}
-            keys["type"] = Special("distribution_type")
-            keys |= dict.fromkeys(_OTHER_DISTRIBUTIONS, Refused("a distribution has mean and stddev"))
-            self.section(node, keys)
+            self.section(node, keys | {"type": Special("distribution_type")})
+            self.dropped |= {shape_target, *([str(stddev.target)] if "value" in given else [])}
+        elif (shape := self._shape(mean, node)) is not None:
+            self._keep(mean, node, shape.expected)
+            self._keep(mean._replace(target=shape_target), node, shape)
+            self.dropped.add(str(stddev.target))
 
     def read_distribution_type(self, node: Node, _row: Special) -> None:
-        self._choice(node, ("normal", "fixed"))
+        """Check the name of a distribution; its other keys say the same."""
+        self._choice(node, ("normal", "fixed", "lognormal", "multimodal", "empirical"))
+
+    def _shape(self, flag: Flag, node: Node) -> NumberDistribution | None:
+        """Return the distribution of a number with the limits of its flag; None after an error."""
+        reader = _ShapeReader(flag)
+        shape = reader.read(node)
+        self.errors += reader.errors
+        return shape
 
     # checks
 
@@ -209,11 +232,6 @@ class Reader:
         """Return whether the text of a node is a value, and neither redacted nor a template; add an error if it is not."""
         if node.text == REDACTED:
             self._error(node, "was redacted when it was written; put the value in again, as ${NAME}.")
-        elif _TEMPLATE.search(node.text) and not node.path.startswith("benchmark.endpoint.extra."):
-            self._error(
-                node,
-                "has a Jinja template, which Penstock does not have; use environment variables, as in ${NAME:default}.",
-            )
         else:
             return True
         return False
@@ -234,6 +252,68 @@ class Reader:
         listed = " or ".join([", ".join(choices[:-1]), choices[-1]] if choices[1:] else choices)
         self._error(node, f"must be {listed}, not {describe(node)}{hint}.")
         return ""
+
+
+class _ShapeReader(Reader):
+    """Reads a distribution with keys such as `median` or `peaks`; its values are by the names of the keys."""
+
+    def __init__(self, flag: Flag) -> None:
+        super().__init__()
+        self._flag_row = flag
+        self._parts: list[NumberDistribution] = []
+
+    def read(self, node: Node, *, weighted: bool = False) -> NumberDistribution | None:
+        numbers = (*_OWN_NUMBERS, "stddev", "median", *(("weight",) if weighted else ()))
+        keys: dict[str, Row] = dict.fromkeys(numbers, Special("number"))
+        keys |= {"peaks": Special("parts"), "points": Special("parts"), "type": Special("distribution_type")}
+        self.section(node, keys)
+        values = self.values
+        mean, median = values.get("mean", values.get("value")), values.get("median")
+        if not self.errors and (mean is None) is not bool(self._parts):
+            rule = (
+                "has a mean beside its parts; keep one of them" if self._parts else "needs mean, value, peaks or points"
+            )
+            self._error(node, f"{rule}.")
+        elif not self.errors and self._parts and {"stddev", "median"} & values.keys():
+            self._error(node, "has peaks or points, which have their own stddev and median.")
+        elif median is not None and mean is not None and not 0 < median <= mean:
+            self._error(node, f"needs a median above 0 and not above the mean, {mean:g}, not {median:g}.")
+        elif values.get("min", -math.inf) > values.get("max", math.inf):
+            self._error(node, f"has a min, {values['min']:g}, above its max, {values['max']:g}.")
+        if self.errors:
+            return None
+        return NumberDistribution(
+            mean=mean or 0.0,
+            stddev=values.get("stddev", 0.0),
+            median=median,
+            parts=tuple(self._parts),
+            weight=values.get("weight", 1.0),
+            low=values.get("min"),
+            high=values.get("max"),
+        )
+
+    def read_number(self, node: Node, _row: Special) -> None:
+        if not node.is_scalar:
+            self._error(node, f"must be a number, not {describe(node)}.")
+        elif self._is_usable(node):
+            flag = self._flag_row._replace(kind="float", sweepable=False, target=snake_case(node.key))
+            if flag.target not in _OWN_NUMBERS:
+                flag = flag._replace(ge=0, gt=None, le=None, hard_min=0)
+            self._read(flag, node, flag_text(flag, node))
+
+    def read_parts(self, node: Node, _row: Special) -> None:
+        for child in node.children if self._is(node, "seq", "a list of distributions") else ():
+            reader = _ShapeReader(self._flag_row)
+            part = reader.read(child, weighted=True)
+            self.errors += reader.errors
+            self._parts += [] if part is None else [part]
+        if not self.errors and sum(part.weight for part in self._parts) <= 0:
+            self._error(node, "needs at least one entry with a weight above 0.")
+
+
+def distribution_target(flag: Flag) -> str:
+    """Return the target of a distribution that replaces the mean of a flag."""
+    return f"input.distributions.{str(flag.target).removeprefix('input.')}"
 
 
 def _rank(node: Node) -> int:

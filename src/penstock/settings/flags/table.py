@@ -192,6 +192,10 @@ Warmup
     --prefill-concurrency]
 --warmup-request-rate PER_SECOND | float warmup.rate gt=0 hard_min=0.0001
     Requests per second during the warmup. [default: the rate of the run]
+--warmup-user-centric-rate PER_SECOND | float warmup.user_rate gt=0 hard_min=0.0001 penstock_only
+    Requests per second of all users together during the warmup. [default: the rate of the run]
+--warmup-num-users | count warmup.users penstock_only
+    Users of --warmup-user-centric-rate. [default: --num-users]
 --warmup-arrival-pattern | enum warmup.arrivals choices={arrival_patterns}
     Gaps between the arrivals of the warmup. concurrency_burst has no rate: it starts a request when one ends. [default:
     --arrival-pattern]
