@@ -31,7 +31,7 @@ class ExportedRun(NamedTuple):
     """Empty for a single run."""
     parameters: dict[str, str]
     """Settings that are not the default, without credentials."""
-    swept: dict[str, int | float]
+    swept: dict[str, int | float | str]
     """The values of a sweep, by the names of the parameters."""
     figures: dict[str, dict[str, float]]
     """For each metric, its statistics; metrics of the whole run have only `avg`."""
@@ -62,7 +62,7 @@ def read_runs(folder: str) -> tuple[RunHeader, list[ExportedRun]]:
     return header, [run for run in found if run is not None]
 
 
-def _read_run(folder: str, name: str, header: RunHeader, parameters: dict[str, int | float]) -> ExportedRun | None:
+def _read_run(folder: str, name: str, header: RunHeader, parameters: dict[str, int | float | str]) -> ExportedRun | None:
     try:
         with open(Artifacts.of(os.path.join(folder, name), header).summary_json, "rb") as file:
             summary: dict[str, Any] = orjson.loads(file.read())
