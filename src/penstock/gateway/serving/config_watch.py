@@ -1,9 +1,10 @@
-"""Changes of gateway.yaml and of the TLS files while the gateway runs."""
+"""Changes of files while the gateway runs: of the resource file, gateway.yaml and the files that they name."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -19,49 +20,65 @@ FileSignature = tuple[int, int, int] | None
 """Modification time, size and inode number of a file; None if it is missing."""
 
 
-class ConfigWatch:
-    """Notices when gateway.yaml, the certificate or its key changes."""
-
-    def __init__(self, path: str | None, config: GatewayConfig) -> None:
-        self._path = path
-        self._paths = self._watched(config)
-        self._applied = self._seen = self._signature()
-        self._next_check = 0.0
-
-    def changed(self) -> bool:
-        """Return True once after a change, when two checks have found the same files: they may still be being written."""
-        now = time.monotonic()
-        if now < self._next_check:
-            return False
-        self._next_check = now + CHECK_S
-        seen, self._seen = self._seen, self._signature()
-        if self._seen == self._applied or self._seen != seen:
-            return False
-        self._applied = self._seen
-        return True
-
-    def files_changed(self, config: GatewayConfig) -> bool:
-        """Return whether the TLS files have changed since the last call, and watch those of the new configuration."""
-        before, tls_before = self._paths, self._tls
-        self._paths = self._watched(config)
-        self._applied = self._seen = self._signature()
-        return before != self._paths or tls_before != self._tls
-
-    def _watched(self, config: GatewayConfig) -> tuple[str, ...]:
-        tls = (config.listen.tls_cert, config.listen.tls_key)
-        self._tls = tuple(file_signature(path) for path in tls if path is not None)
-        return tuple(path for path in (self._path, *tls) if path is not None)
-
-    def _signature(self) -> tuple[FileSignature, ...]:
-        return tuple(map(file_signature, self._paths))
-
-
 def file_signature(path: str) -> FileSignature:
     try:
         status = os.stat(path)
     except OSError:
         return None
     return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+class FileWatch:
+    """Notices when files change."""
+
+    def __init__(self, *paths: str) -> None:
+        self._paths = paths
+        self.accept()
+
+    def accept(self) -> None:
+        """Take the files as they are now for unchanged."""
+        self._applied = self._seen = tuple(map(file_signature, self._paths))
+
+    def changed(self) -> bool:
+        """Return True once after a change, when two checks have found the same files: they may still be being written."""
+        seen, self._seen = self._seen, tuple(map(file_signature, self._paths))
+        if self._seen == self._applied or self._seen != seen:
+            return False
+        self._applied = self._seen
+        return True
+
+    def watch_besides_first(self, paths: Sequence[str]) -> None:
+        """Watch these files instead of those after the first one."""
+        if self._paths[1:] != tuple(paths):
+            self._paths = (self._paths[0], *paths)
+            self._applied = self._seen = (self._applied[0], *map(file_signature, paths))
+
+
+class ConfigWatch(FileWatch):
+    """Notices when gateway.yaml, the certificate or its key changes."""
+
+    def __init__(self, path: str | None, config: GatewayConfig) -> None:
+        self._path = path
+        self._next_check = 0.0
+        self._tls: tuple[FileSignature, ...] = ()
+        super().__init__()
+        self.files_changed(config)
+
+    def changed(self) -> bool:
+        now = time.monotonic()
+        if now < self._next_check:
+            return False
+        self._next_check = now + CHECK_S
+        return super().changed()
+
+    def files_changed(self, config: GatewayConfig) -> bool:
+        """Return whether the TLS files have changed since the last call, and watch those of the new configuration."""
+        before = self._paths, self._tls
+        tls = [path for path in (config.listen.tls_cert, config.listen.tls_key) if path is not None]
+        self._tls = tuple(map(file_signature, tls))
+        self._paths = tuple([self._path, *tls] if self._path is not None else tls)
+        self.accept()
+        return before != (self._paths, self._tls)
 
 
 def applicable_config(current: GatewayConfig, loaded: GatewayConfig) -> tuple[GatewayConfig, list[str]]:

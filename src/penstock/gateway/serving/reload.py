@@ -14,7 +14,7 @@ from penstock.gateway.operator_log import OperatorLog
 from penstock.gateway.resources.config import GuardrailMode
 from penstock.gateway.resources.file import ResourceErrors, parse_resources, read_resources
 from penstock.gateway.resources.snapshot import Snapshot
-from penstock.gateway.serving.config_watch import FileSignature, file_signature
+from penstock.gateway.serving.config_watch import FileWatch
 from penstock.gateway.serving.runtime import Runtime, WorkerState
 
 POLL_S = 0.2
@@ -22,9 +22,6 @@ RETRY_S = 1.0
 """Delay before another attempt if the file could not be read or published. An invalid file is not retried."""
 LAG_S = 5.0
 """Workers load new resources within 0.1 s. One that takes longer than this is reported."""
-
-Signature = tuple[FileSignature, ...]
-"""The signatures of the resource file and of the key files."""
 
 
 class Reloader:
@@ -38,10 +35,8 @@ class Reloader:
         self._wake = threading.Event()
         self._stopping = False
         self._reload_requested = False
-        self._signature: Signature = ()
-        self._key_files: tuple[str, ...] = ()
-        self._rejected_hash = ""
-        """Hash of the last rejected file, to not reject it again and again."""
+        self._watch = FileWatch(path)
+        """Watches the resource file and the key files."""
         self._retry_at: float | None = None
         self._generation = 0
         self._snapshot = Snapshot()
@@ -54,7 +49,7 @@ class Reloader:
 
     def load_first(self) -> Snapshot:
         """Load the file for the first time; raise ResourceErrors if it is invalid."""
-        self._signature = self._file_signature()
+        self._watch.accept()
         snapshot = self._load(read_resources(self._path))
         self._accept(snapshot)
         return snapshot
@@ -72,54 +67,34 @@ class Reloader:
         self._wake.set()
 
     def _run(self) -> None:
-        changed: Signature = ()
         while True:
             self._wake.wait(POLL_S)
             self._wake.clear()
             if self._stopping:
                 return
-            current = self._file_signature()
-            if self._reload_requested:
+            is_due = self._retry_at is not None and time.monotonic() >= self._retry_at
+            if self._reload_requested or is_due or (self._runtime.config.watch and self._watch.changed()):
                 self._reload_requested = False
-                self._reload(requested=True)
-            elif self._runtime.config.watch and current != self._signature:
-                # Wait until two checks find the same file: it may still be being written.
-                if current != changed:
-                    changed = current
-                    continue
-                key_files_changed = current[1:] != self._signature[1:]
-                self._reload(requested=key_files_changed)
-            elif self._retry_at is not None and time.monotonic() >= self._retry_at:
-                self._reload(requested=False)
-
-    def _file_signature(self) -> Signature:
-        return tuple(map(file_signature, (self._path, *self._key_files)))
+                self._reload()
 
     def _load(self, data: bytes) -> Snapshot:
         try:
             snapshot = parse_resources(data, self._environment, source=self._path)
         except ResourceErrors as error:
-            self._watch_key_files(error.key_files)
+            self._watch.watch_besides_first(error.key_files)
             raise
-        self._watch_key_files(snapshot.key_files)
+        self._watch.watch_besides_first(snapshot.key_files)
         for warning in unknown_guardrails(snapshot, self._runtime.config.guardrails):
             self._log(warning, "warning")
         return snapshot
 
-    def _watch_key_files(self, paths: tuple[str, ...]) -> None:
-        if paths != self._key_files:
-            self._key_files = paths
-            self._signature = (self._signature[0], *map(file_signature, paths))
-
-    def _reload(self, *, requested: bool) -> None:
-        self._signature = self._file_signature()  # before reading, so that a later change is noticed
+    def _reload(self) -> None:
+        self._watch.accept()  # before reading, so that a later change is noticed
         digest = ""
         self._retry_at = None
         try:
             data = read_resources(self._path)
             digest = hashlib.sha256(data).hexdigest()
-            if not requested and digest == (self._snapshot.hash if self._failure is None else self._rejected_hash):
-                return
             self._accept(self._load(data))
         except ResourceErrors as error:
             self._reject(error.errors, digest, retry=not digest)  # without a digest, the file could not be read
@@ -138,7 +113,6 @@ class Reloader:
             self._snapshot = snapshot
             self._loaded_at = time.time()
             self._failure = None
-            self._rejected_hash = ""
 
     def _reject(self, errors: list[str], digest: str, *, retry: bool) -> None:
         if retry:
@@ -146,7 +120,6 @@ class Reloader:
         with self._lock:
             repeated = retry and self._failure is not None and self._failure["errors"] == errors
             self._failures += 1
-            self._rejected_hash = "" if retry else digest
             self._failure = {"at": time.time(), "hash": digest, "errors": errors}
         if not repeated:
             listed = "".join(f"\n  {error}" for error in errors)
