@@ -6,6 +6,7 @@ from tests.support.records import MS, make_record, with_values
 
 from penstock.metrics.request_series import SeriesRecorder
 from penstock.metrics.steady_state import mser5, steady_state, steady_window
+from penstock.records.record import Failure
 from support.scratch import SCRATCH
 
 
@@ -53,6 +54,31 @@ def test_figures_of_the_window_leave_out_the_ramp(tmp_path):
     assert steady.metrics["request_latency"].avg == 10
     assert steady.metrics["request_throughput"].avg == pytest.approx(100, rel=0.01)
     assert steady.begin_s == 10
+
+
+def test_rate_of_the_window_is_in_its_interval(tmp_path):
+    """Ten slots in lockstep: the window begins and ends within a round, so it counts other requests than whole rounds do."""
+    starts = [100.0 * (i // 10) for i in range(400)]
+    series = table(tmp_path, starts, [100.0] * 400)
+    steady = steady_state(series, (40 * MS, 3_970 * MS), {})
+    rate, interval = steady.metrics["request_throughput"].avg, steady.intervals["request_throughput"]["avg"]
+    assert rate == pytest.approx(390 / 3.93)
+    assert interval.low <= rate <= interval.high
+
+
+def test_steady_state_is_the_longest_time_between_outages(tmp_path):
+    """One request after the other, each 10 ms; the server is down from 1 s to 3 s and from 8 s to 10 s."""
+    recorder = SeriesRecorder(SCRATCH)
+    lost = Failure("ConnectionRefused", "refused", "server")
+    for at in [*range(0, 1000, 10), *range(3000, 8000, 10), *range(10_000, 12_000, 10)]:
+        latency = 10.0 if at < 3000 or at >= 3500 else 9.0 + (3500 - at) / 10  # the server warms up for 0.5 s
+        record = make_record(number=at, at=at, end=int((at + 10) * MS))
+        recorder.add(*with_values(record, {"request_latency": latency}), None)
+    for at in [*range(1100, 2900, 100), *range(8100, 9900, 100)]:
+        recorder.add(*with_values(make_record(number=at, at=at, end=(at + 1) * MS, failure=lost, stamps=[]), {}), None)
+    begin, end = steady_window(recorder.table(), open_loop=False)
+    assert begin / MS == pytest.approx(3500, abs=100)
+    assert end / MS == pytest.approx(8000, abs=1)
 
 
 def test_few_requests_have_no_steady_state(tmp_path):

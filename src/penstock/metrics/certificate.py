@@ -241,6 +241,7 @@ class _Client:
         self.throttled_share = max(_share(r.machine.throttled_s, r.machine.wall_s) for r in reports)
         self.steal_share = max(_share(r.machine.steal_s, r.machine.wall_s) for r in reports)
         self.file_waits = sum(r.starved_ticks for r in reports)
+        self.refusals_waited_s = round(sum(r.refusals_waited_ns for r in reports) / 1e9, 3)
         self.idle_share = _share(self.lateness.mean, self.lateness.mean + self.latency.mean)
         """Share of a closed loop's time in which a free slot waited for the client to fill it."""
         self.wall_s = max(r.machine.wall_s for r in reports)
@@ -299,6 +300,7 @@ class _Client:
             "connect_p50_ms": _ms(self.connect_time.quantile(0.5)),
             "connect_max_ms": _ms(self.connect_time.largest),
             "stale_connections": self.stale_connections,
+            "refusals_waited_s": self.refusals_waited_s,
         }
 
 

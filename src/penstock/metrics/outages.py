@@ -16,7 +16,7 @@ _MIN_NS = 1_000_000_000
 _MAX_LISTED = 3
 
 
-class _Outage(NamedTuple):
+class Outage(NamedTuple):
     start: float
     """End of the last successful request before it."""
     end: float | None
@@ -26,17 +26,22 @@ class _Outage(NamedTuple):
 
 def outage_notes(table: SeriesTable, start: int) -> list[str]:
     """Return a sentence for each outage of a phase; `start` is that of the phase."""
-    if not table.without_server.any():
-        return []
-    ends = table.ends
-    found = list(_outages(np.sort(ends[table.succeeded]), np.sort(ends[table.without_server])))
+    found = find_outages(table)
     notes = [_sentence(outage, start) for outage in found[:_MAX_LISTED]]
     if (more := len(found) - _MAX_LISTED) > 0:
         notes.append(f"There were {counted(more, 'other time')} without an answer.")
     return notes
 
 
-def _outages(successes: Values, failures: Values) -> Iterator[_Outage]:
+def find_outages(table: SeriesTable) -> list[Outage]:
+    """Return the outages of a phase, in order."""
+    if not table.without_server.any():
+        return []
+    ends = table.ends
+    return list(_outages(np.sort(ends[table.succeeded]), np.sort(ends[table.without_server])))
+
+
+def _outages(successes: Values, failures: Values) -> Iterator[Outage]:
     """Yield the outages, from the ends of the successful requests and of those without a server, in order."""
     after = np.searchsorted(successes, failures, side="right")
     """For each failure, how many successful requests ended before it."""
@@ -46,10 +51,10 @@ def _outages(successes: Values, failures: Values) -> Iterator[_Outage]:
         begin = float(successes[number - 1])
         end = float(successes[number]) if number < len(successes) else None
         if (float(failures[-1]) if end is None else end) - begin >= _MIN_NS:
-            yield _Outage(begin, end, int(count))
+            yield Outage(begin, end, int(count))
 
 
-def _sentence(outage: _Outage, start: int) -> str:
+def _sentence(outage: Outage, start: int) -> str:
     begin = f"{(outage.start - start) / 1e9:.1f} s after the start"
     until = "to the end" if outage.end is None else f"to {(outage.end - start) / 1e9:.1f} s"
     return (

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import zip_longest
 
 import msgspec
 import numpy as np
 
 from penstock.metrics.concurrency import Window
+from penstock.metrics.outages import find_outages
 from penstock.metrics.request_series import Intervals, SeriesTable, figures, intervals
 from penstock.metrics.statistics import Stats, Values
 
@@ -66,14 +68,26 @@ def steady_state(table: SeriesTable, window: Window, over_time: Mapping[str, Sta
     """Return the figures of the window. `over_time` has its metrics over time, because tokens of streams count when they
     arrive and not when their request ends."""
     first = float(table.starts[0])
+    metrics = figures(table, window) | _arriving_tokens(table, window, over_time)
     return SteadyState(
         begin_s=(window[0] - first) / 1e9,
         end_s=(window[1] - first) / 1e9,
         requests=int((table.started_in(window) & table.succeeded).sum()),
         head=int((table.starts < window[0]).sum()),
-        metrics=figures(table, window) | _arriving_tokens(table, window, over_time),
-        intervals=intervals(table, window, whole=False),
+        metrics=metrics,
+        intervals=_with_rates(intervals(table, window, whole=False), metrics),
     )
+
+
+def _with_rates(found: Intervals, metrics: Mapping[str, Stats]) -> Intervals:
+    """Return the intervals, those of rates extended to the rates of the window. They come from the times between requests that
+    ended, so at the edges of the window they count others than the rates do."""
+    for tag, stats in metrics.items():
+        interval = found.get(tag, {}).get("avg")
+        if stats.avg is not None and interval is not None and interval.low is not None and interval.high is not None:
+            low, high = min(interval.low, stats.avg), max(interval.high, stats.avg)
+            found[tag] |= {"avg": msgspec.structs.replace(interval, low=low, high=high)}
+    return found
 
 
 def _arriving_tokens(table: SeriesTable, window: Window, over_time: Mapping[str, Stats]) -> dict[str, Stats]:
@@ -87,24 +101,30 @@ def _arriving_tokens(table: SeriesTable, window: Window, over_time: Mapping[str,
 
 
 def steady_window(table: SeriesTable, *, open_loop: bool) -> Window | None:
-    """Return the window of the steady state, in ns; None if there are too few requests to find it."""
-    begin = _end_of_ramp(table)
-    if begin is None:
-        return None
-    end = _last_intended(table) if open_loop else _first_empty_slot(table)
-    return None if begin >= end else (int(begin), math.ceil(end))
+    """Return the window of the steady state, in ns; None if there are too few requests to find it. It is the longest one
+    without an outage. A ramp follows each outage."""
+    last = _last_intended(table) if open_loop else _first_empty_slot(table)
+    outages = find_outages(table)
+    begins = [-math.inf, *(outage.end for outage in outages if outage.end is not None)]
+    found = None
+    for after, until in zip_longest(begins, (outage.start for outage in outages), fillvalue=math.inf):
+        begin, end = _end_of_ramp(table, after, until), math.ceil(min(until, last))
+        if begin is not None and begin < end and (found is None or end - begin > found[1] - found[0]):
+            found = int(begin), end
+    return found
 
 
-def _end_of_ramp(table: SeriesTable) -> float | None:
-    """Return the start of the first request after the ramp; None if there are too few requests."""
-    latency = table.column("request_latency")
-    counted = table.succeeded & ~np.isnan(latency)
+def _end_of_ramp(table: SeriesTable, after: float, until: float) -> float | None:
+    """Return the start of the first request after the ramp, of those that start between two times; None if there are too
+    few."""
+    latency, starts = table.column("request_latency"), table.starts
+    counted = table.succeeded & ~np.isnan(latency) & (starts >= after) & (starts < until)
     latency = latency[counted]
     if len(latency) < _MIN_REQUESTS:
         return None
     ramp = mser5(latency)
     del latency
-    return float(table.starts[counted][ramp])
+    return float(starts[counted][ramp])
 
 
 def _last_intended(table: SeriesTable) -> float:

@@ -344,6 +344,9 @@ def notes(summary: Summary) -> Iterator[str]:
             f"{counted(summary.queued, 'request')} waited up to {summary.longest_queued_ms:,.0f} ms for a free slot, so the "
             "rate was not reached. Effective latency includes this wait; request latency does not."
         )
+    waited = None if summary.certificate is None else summary.certificate.figures.get("refusals_waited_s")
+    if isinstance(waited, float) and waited:
+        yield f"Slots waited {waited:,.1f} s in all before they sent to a server again that had refused connections."
     if summary.damage.torn_bytes:
         lost = (
             "the requests in them are lost"
