@@ -178,6 +178,41 @@ def test_no_true_figure_is_outside_its_bounds(runs, tmp_path):
     assert inexact > runs
 
 
+def bursts(known_empty_ns: int) -> RequestBounds:
+    """Return the bounds of ten replies whose five tokens arrive 0.04 ms apart, and of which two reads get all but the last and
+    the last. The socket was known to be empty so long before the first read."""
+    stamps, at = [100 * MS, 100 * MS + 40 * US], 100 * MS
+    bounds = RequestBounds(SCRATCH)
+    records = [
+        make_record(stamps=stamps, pieces=[4, 1], coalesced=[0], earliest=[at - known_empty_ns]) for _ in range(10)
+    ]
+    bounds.add(*measured(records, [TokenCounts(input=5, output=5, reasoning=0)] * 10))
+    return bounds
+
+
+def test_tokens_of_a_burst_are_unresolved_if_they_were_read_in_time() -> None:
+    values = np.full(10, 0.01)
+    unresolved = bursts(900 * US).unresolved("inter_token_latency", values)
+    assert unresolved is not None
+    assert (unresolved.replies, unresolved.of) == (10, 10)
+    assert unresolved.figures["p50"] == pytest.approx((0.01, 0.01, 0.235))
+    assert bursts(900 * US).unresolved("time_to_first_token", np.full(10, 100.0)) is None
+
+
+def test_tokens_that_a_late_read_hides_are_not_unresolved() -> None:
+    late = bursts(20 * MS)
+    assert late.unresolved("inter_token_latency", np.full(10, 0.01)) is None
+    assert "inter_token_latency" in set(late.tags())
+
+
+def test_unresolved_replies_of_sections_are_added() -> None:
+    both, values = bursts(900 * US), np.full(20, 0.01)
+    both.merge(bursts(900 * US))
+    unresolved = both.unresolved("inter_token_latency", values)
+    assert unresolved is not None
+    assert (unresolved.replies, unresolved.of) == (20, 20)
+
+
 @pytest.mark.parametrize("count", [1, 4])
 def test_figures_without_uncertain_values_are_their_own_bounds(count):
     values = np.arange(1.0, count + 1)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
 
-from penstock.metrics.bounds import FigureBounds
-from penstock.metrics.certificate import BoundsByMetric, Certificate, RequestCounts, certify
+from penstock.metrics.bounds import GAPS, HEADLINE, FigureBounds, Unresolved
+from penstock.metrics.certificate import (
+    UNOBSERVABLE,
+    VERDICTS,
+    BoundsByMetric,
+    Certificate,
+    Judgement,
+    RequestCounts,
+    certify,
+)
 from penstock.records.nodes import LoggedNode
 from penstock.records.worker_report import MachineFacts, WorkerReport
 from penstock.wire.stats import WireStats
@@ -29,7 +38,9 @@ def certificate(
 
 
 def test_run_without_findings_is_valid() -> None:
-    assert certificate(CLEAN) == Certificate("VALID", [], certificate(CLEAN).figures, certificate(CLEAN).summary)
+    found = certificate(CLEAN, metrics=["request_latency"])
+    judged = {"load": Judgement("VALID"), "metrics": {"request_latency": Judgement("VALID")}}
+    assert found == Certificate("VALID", [], found.figures, found.summary, **judged)
 
 
 @pytest.mark.parametrize("requests", [RequestCounts(), RequestCounts(completed=7)], ids=["all cancelled", "all failed"])
@@ -72,6 +83,110 @@ def test_verdict_follows_from_how_far_a_figure_can_have_moved(tag: str, value: f
         (reason,) = found.reasons
         assert f"p99 {value:.2f} [{low:.2f}–{value:.2f}] ms." in reason
         assert "avg" not in reason
+
+
+def figure(value: float, low: float, high: float | None = None) -> dict[str, FigureBounds]:
+    return {"p99": FigureBounds(value, low, value if high is None else high)}
+
+
+EXACT_TTFT = figure(200.0, 199.4)
+BLURRED_ITL = figure(0.04, 0.0, 1.3)
+BURSTS = Unresolved(80, 100, figure(0.04, 0.0, 0.9))
+"""Most replies arrived in bursts, and were read in time."""
+STALLS = Unresolved(3, 100, figure(0.04, 0.04))
+"""Late reads hide when the tokens arrived."""
+
+
+def test_gap_that_cannot_be_observed_does_not_invalidate_an_exact_ttft() -> None:
+    tags = ["time_to_first_token", "inter_token_latency", "output_token_throughput_per_user"]
+    bounds = {"time_to_first_token": EXACT_TTFT, "inter_token_latency": BLURRED_ITL}
+    found = certificate(CLEAN, bounds=bounds, metrics=tags, unresolved={"inter_token_latency": BURSTS})
+    assert (found.verdict, found.reasons) == ("VALID", [])
+    assert {tag: judged.verdict for tag, judged in found.metrics.items()} == {
+        "time_to_first_token": "VALID",
+        "inter_token_latency": UNOBSERVABLE,
+        "output_token_throughput_per_user": UNOBSERVABLE,
+    }
+    (reason,) = found.left_out
+    assert reason == (
+        "Inter Token Latency and Output Token Throughput Per User cannot be observed: in 80 of 100 replies, the tokens arrived "
+        "closer together than reads can tell apart."
+    )
+    assert found.bounds["inter_token_latency"] == {"p99": (0.0, 1.3)}, "files keep the figure"
+
+
+def test_gap_that_late_reads_spoil_stays_and_is_invalid() -> None:
+    tags = ["time_to_first_token", "inter_token_latency", "output_token_throughput_per_user"]
+    bounds = {"inter_token_latency": BLURRED_ITL}
+    found = certificate(CLEAN, bounds=bounds, metrics=tags, unresolved={"inter_token_latency": STALLS})
+    assert (found.verdict, found.unobservable) == ("INVALID", [])
+    assert found.of("time_to_first_token") == "VALID"
+    assert found.of("inter_token_latency") == found.of("output_token_throughput_per_user") == "INVALID"
+
+
+def test_few_unresolved_replies_hide_a_gap_only_if_they_alone_spoil_it() -> None:
+    bounds = {"time_per_output_token": figure(0.04, 0.0, 3.0)}
+    for high, verdict in ((1.9, "VALID"), (0.9, "INVALID")):
+        unresolved = {"time_per_output_token": Unresolved(20, 100, figure(0.04, 0.0, high))}
+        found = certificate(CLEAN, bounds=bounds, metrics=list(bounds), unresolved=unresolved)
+        assert found.verdict == verdict
+
+
+def test_reason_is_said_once_and_names_its_figures() -> None:
+    bounds = {
+        "time_to_first_token": figure(200.0, 100.0),
+        "time_to_first_output_token": figure(200.0, 100.0),
+        "request_latency": figure(300.0, 270.0),
+        "effective_latency": figure(300.0, 300.0),
+    }
+    found = certificate(CLEAN, bounds=bounds, metrics=list(bounds))
+    (reason,) = found.reasons
+    assert reason == (
+        "The client read several network segments at once, or was slow to send, so the true values are uncertain: "
+        "Time to First Token (INVALID) p99 200.00 [100.00–200.00] ms; Request Latency p99 300.00 [270.00–300.00] ms."
+    )
+    assert [found.metrics[tag].verdict for tag in bounds] == ["INVALID", "INVALID", "DEGRADED", "VALID"]
+    assert found.load == Judgement("VALID")
+
+
+def test_disturbed_load_is_no_verdict_on_the_observation_of_a_figure() -> None:
+    found = certificate(CLEAN, report(clock_steps=1), metrics=["request_latency"])
+    assert found.load is not None
+    assert (found.load.verdict, found.metrics["request_latency"].verdict) == ("INVALID", "VALID")
+    assert found.of("request_latency") == "INVALID", "a figure at another load"
+
+
+TOLERANCES = dict.fromkeys(HEADLINE, 1.0) | {
+    "inter_token_latency": 0.1,
+    "time_per_output_token": 0.1,
+    "effective_latency": 5.0,
+}
+
+
+def tolerated(tag: str, figures: dict[str, FigureBounds]) -> int:
+    """Return the severity by the table in docs/certificate.md."""
+    (f,) = figures.values()
+    shift = max(f.high - f.value, f.value - f.low)
+    if shift > max(10 * TOLERANCES[tag], f.value / 4) and tag != "time_to_second_token":
+        return 2
+    return int(shift > max(TOLERANCES[tag], f.value / 20))
+
+
+@pytest.mark.parametrize("busy", ["", "degraded", "invalid"])
+@pytest.mark.parametrize("tag", HEADLINE)
+def test_no_run_passes_that_its_load_or_a_shown_figure_makes_invalid(tag: str, busy: str) -> None:
+    load = {"": [], "degraded": [(1, "It is late.")], "invalid": [(2, "It is late.")]}[busy]
+    by_load = len(busy) and load[0][0]
+    for value, part, other in product((0.04, 1.0, 8.0, 200.0), (0.0, 0.04, 0.2, 0.3, 1.0), (0.0, 30.0, 300.0)):
+        moved = figure(value, (1 - part) * value, value + other)
+        bounds = {tag: moved, "request_latency" if tag != "request_latency" else "time_to_first_token": EXACT_TTFT}
+        severity = max(by_load, tolerated(tag, moved))
+        for unresolved in ({}, {tag: STALLS}):
+            found = certificate(CLEAN, bounds=bounds, metrics=HEADLINE, unresolved=unresolved, extra_checks=load)
+            assert found.verdict == VERDICTS[severity]
+        if tag in GAPS:
+            found = certificate(CLEAN, bounds=bounds, metrics=HEADLINE, unresolved={tag: BURSTS}, extra_checks=load)
+            assert (found.verdict, tag in found.unobservable) == (VERDICTS[by_load], True)
 
 
 def test_set_wall_clock_invalidates() -> None:

@@ -45,17 +45,21 @@ def test_chat_template_is_no_difference_of_input():
     assert agreement(input=(60, 10), requests=10).agrees
     result = agreement(input=(61, 10), requests=10)
     assert result.input.agrees is False
-    assert [sentence.split(",")[0] for sentence in result.sentences()] == ["The server counted 610 input tokens"]
+    assert [sentence.split(",")[0] for sentence, *_ in result.disagreements()] == [
+        "The server counted 610 input tokens"
+    ]
 
 
 def test_sentence_says_by_how_much_and_which_flags_decide():
-    (sentence,) = agreement(output=(64, 334)).sentences()
+    ((sentence, *metrics),) = agreement(output=(64, 334)).disagreements()
     assert sentence.startswith(
         "The server counted 64 output tokens, 81 % fewer than the client (334), so inter-token latency"
     )
     assert "--use-server-token-count" in sentence
     assert "--tokenizer" in sentence
-    assert "and the client none" in next(agreement(output=(64, 0)).sentences())
+    assert "inter_token_latency" in metrics
+    assert "input_token_throughput" not in metrics
+    assert "and the client none" in next(agreement(output=(64, 0)).disagreements())[0]
 
 
 def test_requests_that_one_side_did_not_count_are_left_out():

@@ -9,6 +9,9 @@ A request counts as sent when its first byte is about to be handed to the kernel
 sends later, so the time until the kernel has taken the request is a second uncertainty (below 0.1 ms it is ignored).
 
 `effective_latency` also depends on the client's lateness: a perfect client would have sent the request when it had a slot.
+
+Tokens can be closer together than the client can look at a socket. The gaps of such a reply are unresolved: they are unknown
+although each read was made in time. A late read is another matter, the client's own delay.
 """
 
 from __future__ import annotations
@@ -35,6 +38,13 @@ HEADLINE = (
     "request_latency",
     "effective_latency",
 )
+GAPS = ("time_to_second_token", "inter_token_latency", "time_per_output_token")
+"""The headline metrics of the time between tokens."""
+WIDE_NS = 2_000_000
+"""A read is late if content in it may have arrived earlier than this. Unless the client stalls, it looks at each socket once in
+a millisecond."""
+_UNRESOLVED = 0.5
+"""The gaps of a reply are unresolved if they may be this small a part of what they are at most."""
 _ONE_WRITE_BYTES = 64_000
 """The kernel takes a body of this size with one write."""
 _IGNORED_NS = 100_000
@@ -58,6 +68,16 @@ class FigureBounds(NamedTuple):
     def shift(self) -> float:
         """How far the true value can be from the reported one."""
         return max(self.high - self.value, self.value - self.low)
+
+
+class Unresolved(NamedTuple):
+    """The replies whose value of a metric is unknown although every read was made in time."""
+
+    replies: int
+    of: int
+    """Replies that have a value, or bounds of it."""
+    figures: dict[str, FigureBounds]
+    """The bounds of the statistics if only these replies are uncertain."""
 
 
 class _Found(NamedTuple):
@@ -157,20 +177,35 @@ def _add_decode(
         found[tag] = _Found(where, low / smaller, high / larger)
 
 
+def _read_late(batch: Batch) -> Selection:
+    """Return the replies of which a read was late."""
+    wide = batch.stamps[batch.coalesced] - batch.earliest > WIDE_NS
+    late: Selection = np.zeros(batch.size, np.bool_)
+    late[np.repeat(np.arange(batch.size), batch.coalesced_counts)[wide]] = True
+    return late
+
+
 class RequestBounds:
-    """The bounds of all requests of a phase: three numbers for each value that is not exactly known."""
+    """The bounds of all requests of a phase: three numbers for each value that is not exactly known, and three more for each
+    that is unresolved."""
 
     def __init__(self, scratch: Scratch) -> None:
         self._columns = {tag: _BoundsColumns(scratch) for tag in HEADLINE}
+        self._unresolved = {tag: _BoundsColumns(scratch) for tag in GAPS}
 
     def add(self, batch: Batch, table: MeasureTable) -> None:
         for tag, (where, low, high) in batch_bounds(batch, table).items():
-            if where.any():
-                self._columns[tag].add(table.get(tag)[where], low[where], high[where])
+            if not where.any():
+                continue
+            self._columns[tag].add(table.get(tag)[where], low[where], high[where])
+            if tag in GAPS:
+                unresolved = where & (low < _UNRESOLVED * high) & ~_read_late(batch)
+                self._unresolved[tag].add(table.get(tag)[unresolved], low[unresolved], high[unresolved])
 
     def merge(self, other: RequestBounds) -> None:
-        for tag, columns in self._columns.items():
-            columns.merge(other._columns[tag])
+        for mine, others in ((self._columns, other._columns), (self._unresolved, other._unresolved)):
+            for tag, columns in mine.items():
+                columns.merge(others[tag])
 
     def tags(self) -> Iterator[str]:
         """Yield the metrics with at least one value that is not exactly known."""
@@ -178,9 +213,14 @@ class RequestBounds:
 
     def figures(self, tag: str, values: Values) -> dict[str, FigureBounds]:
         """Return the bounds of the statistics of a metric with these values, which are sorted in place."""
-        columns = self._columns[tag]
-        sides = [(columns.bounds[side].values(), columns.extra[side].values()) for side in (0, 1)]
-        return figure_bounds(values, columns.uncertain.values(), sides)
+        return self._columns[tag].figures(values)
+
+    def unresolved(self, tag: str, values: Values) -> Unresolved | None:
+        """Return the unresolved replies of a metric with these values, which are sorted in place; None if there are none."""
+        columns = self._unresolved.get(tag)
+        if not columns:
+            return None
+        return Unresolved(len(columns), len(values) + len(self._columns[tag].extra[0]), columns.figures(values))
 
 
 class _BoundsColumns:
@@ -201,6 +241,11 @@ class _BoundsColumns:
         for chosen, columns in ((known, self.bounds), (~known, self.extra)):
             columns[0].extend(low[chosen])
             columns[1].extend(high[chosen])
+
+    def figures(self, values: Values) -> dict[str, FigureBounds]:
+        """Return the bounds of the statistics of all values, which are sorted in place."""
+        sides = [(self.bounds[side].values(), self.extra[side].values()) for side in (0, 1)]
+        return figure_bounds(values, self.uncertain.values(), sides)
 
     def merge(self, other: _BoundsColumns) -> None:
         mine, others = ((columns.uncertain, *columns.bounds, *columns.extra) for columns in (self, other))

@@ -1,32 +1,36 @@
-"""The certificate of a run: a verdict on how far the client itself can have distorted the measured values.
+"""The certificate of a run: verdicts on how far the client itself can have distorted the load and the measured values.
 
-The main checks compare how far each headline figure can have moved (`metrics.bounds`) with a tolerance. Beyond it the run is
-DEGRADED: the figures named in the reason are uncertain, the others are correct. Beyond the second, larger tolerance it is
-INVALID: do not rely on this run. Other checks compare a fact about the client or the load with two limits in the same way.
-The worst check gives the verdict.
+Checks of figures compare how far each headline figure can have moved (`metrics.bounds`) with a tolerance. Beyond it the figure
+is DEGRADED: it is uncertain, as the reason says. Beyond the second, larger tolerance it is INVALID: do not rely on it. Checks
+of the load compare a fact about the client or the requests with two limits in the same way. The worst check gives the verdict:
+on the load, on each metric, and on the run, which is the worst of both.
+
+A metric is UNOBSERVABLE if the tokens of many replies were closer together than reads can tell apart, although the reads were
+made in time. Reports leave it out, and it does not count for the verdict of the run. A metric that late reads spoil is INVALID.
 
 Everything is counted in the profiling phase only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
-from penstock.plural import counted
+from penstock.plural import counted, joined
 from penstock.records.nodes import LoggedNode
 from penstock.records.worker_report import WorkerReport
 from penstock.wire.stats import LogHistogram
 
 if TYPE_CHECKING:
-    from penstock.metrics.bounds import FigureBounds
+    from penstock.metrics.bounds import FigureBounds, Unresolved
 
 BoundsByMetric: TypeAlias = "Mapping[str, Mapping[str, FigureBounds]]"
 """Metric and statistic to the bounds of the figure."""
 
 VERDICTS = ("VALID", "DEGRADED", "INVALID")
+UNOBSERVABLE = "UNOBSERVABLE"
 _SHORT_RUN_S = 0.25
 """Below this duration, shares of CPU time mean nothing."""
 _CLIENT_ERRORS_LIMIT = 0.05
@@ -43,11 +47,40 @@ _SAME = ("time_to_first_output_token",)
 """The same figure as `time_to_first_token` unless the model reasons: its reason is given once."""
 _MINOR = ("time_to_second_token",)
 """A figure that one stall near the first token can move far; it never makes a run INVALID."""
+_DERIVED = {"inter_token_latency": "output_token_throughput_per_user"}
+"""Metrics that are computed from others, and have their verdicts."""
+_JUDGED = (
+    "time_to_first_token",
+    "time_to_second_token",
+    "time_to_first_output_token",
+    "inter_token_latency",
+    "time_per_output_token",
+    "inter_chunk_latency",
+    "request_latency",
+    "effective_latency",
+    "output_token_throughput_per_user",
+    "e2e_output_token_throughput",
+    "output_token_throughput",
+    "input_token_throughput",
+    "total_token_throughput",
+    "request_throughput",
+)
+"""The metrics with a verdict of their own, in the order of their reasons."""
+_UNRESOLVED_SHARE = 0.5
+"""Above this share of replies whose tokens cannot be told apart, a metric is unobservable, even if its bounds are narrow."""
+
+
+class Judgement(msgspec.Struct, frozen=True):
+    """The verdict on the load, or on a metric."""
+
+    verdict: str
+    """`VALID`, `DEGRADED`, `INVALID` or, for a metric, `UNOBSERVABLE`."""
+    reasons: list[str] = []
 
 
 class Certificate(msgspec.Struct, frozen=True):
     verdict: str
-    """`VALID`, `DEGRADED` or `INVALID`."""
+    """`VALID`, `DEGRADED` or `INVALID`: the worst of the load and of the metrics that can be observed."""
     reasons: list[str]
     """One sentence per failed check; empty if VALID."""
     figures: dict[str, float | int | str | bool | None]
@@ -57,6 +90,29 @@ class Certificate(msgspec.Struct, frozen=True):
     """For each headline metric that is not exactly known, its statistics and where their true values lie."""
     nodes: list[NodeCertificate] = []
     """The checks of each node of a cluster."""
+    load: Judgement | None = None
+    """None in the files of earlier versions."""
+    metrics: dict[str, Judgement] = {}
+    """For each headline metric that the run has."""
+
+    @property
+    def unobservable(self) -> list[str]:
+        """The metrics that are left out of headline figures."""
+        return [tag for tag, judged in self.metrics.items() if judged.verdict == UNOBSERVABLE]
+
+    @property
+    def left_out(self) -> list[str]:
+        """A sentence for each reason for which metrics are left out."""
+        return list(dict.fromkeys(reason for tag in self.unobservable for reason in self.metrics[tag].reasons))
+
+    def of(self, tag: str) -> str:
+        """Return the verdict on a metric at this load."""
+        judged = self.metrics.get(tag)
+        if judged is not None and judged.verdict == UNOBSERVABLE:
+            return UNOBSERVABLE
+        return max(
+            (each.verdict for each in (self.load, judged) if each is not None), key=VERDICTS.index, default="VALID"
+        )
 
 
 class WorkerCertificate(msgspec.Struct, frozen=True):
@@ -119,6 +175,8 @@ class _Check(NamedTuple):
     degraded: float
     invalid: float
     sentence: str
+    metrics: Mapping[str, int] = {}
+    """The metrics that the check is about, with their severities; none if it is about the load."""
 
     @property
     def severity(self) -> int:
@@ -131,33 +189,41 @@ def certify(
     requests: RequestCounts,
     bounds: BoundsByMetric,
     *,
+    unresolved: Mapping[str, Unresolved] = {},
+    metrics: Collection[str] = (),
     workers: int,
     open_loop: bool,
     concurrency: int | None = None,
     lost: Sequence[str] = (),
     resumed: Sequence[str] = (),
     nodes: Sequence[LoggedNode] = (),
-    extra_checks: Sequence[tuple[int, str]] = (),
+    extra_checks: Sequence[tuple[int, str, *tuple[str, ...]]] = (),
 ) -> Certificate:
     """Check the bounds of the figures, the counts of the requests and the reports of the workers on the profiling phase. A
     missing report makes a run INVALID.
 
+    `metrics` are those that the run has, and `unresolved` the replies whose tokens cannot be told apart.
     `lost` has a sentence for each worker that is known to have been lost, `resumed` one for each place where the run was
     resumed, which make it DEGRADED. `nodes` are those of a cluster.
-    `extra_checks` are failed checks of the caller: a severity (1: DEGRADED, 2: INVALID) and the reason.
+    `extra_checks` are failed checks of the caller: a severity (1: DEGRADED, 2: INVALID), the reason, and the metrics that it is
+    about, if it is not about the load.
     """
     if not reports:
-        return Certificate("INVALID", [*lost, "No worker reported: the run was cut short."], {})
+        reasons = [*lost, "No worker reported: the run was cut short."]
+        return Certificate("INVALID", reasons, {}, load=Judgement("INVALID", reasons))
     client = _Client(reports, requests)
-    ttft = bounds.get("time_to_first_token")
+    hidden = {tag: each for tag, each in unresolved.items() if _is_unobservable(tag, each)}
     checks = [
         *(_Check(1, 0, 0, sentence) for sentence in lost),
         *(_Check(1, 0, 1, sentence) for sentence in resumed),
         *_outcome_checks(requests, workers - len({r.worker for r in reports}) - len(lost), workers, concurrency),
-        *(_figure_check(tag, figures) for tag, figures in bounds.items() if tag not in _SAME or figures != ttft),
+        *_figure_checks({tag: figures for tag, figures in bounds.items() if tag not in hidden}),
         *_client_checks(client, open_loop),
         *(_clock_check(node) for node in nodes),
-        *(_Check(severity, 0, 1, sentence) for severity, sentence in extra_checks),
+        *(
+            _Check(severity, 0, 1, sentence, dict.fromkeys(tags, severity))
+            for severity, sentence, *tags in extra_checks
+        ),
     ]
     failed = sorted((check for check in checks if check.severity), key=lambda check: -check.severity)
     worst = max((check.severity for check in failed), default=0)
@@ -171,6 +237,37 @@ def certify(
         client.summary(),
         {tag: {name: (f.low, f.high) for name, f in figures.items()} for tag, figures in bounds.items()},
         [_certify_node(node, reports, open_loop) for node in nodes],
+        Judgement(*_verdict([check for check in checks if not check.metrics])),
+        _judge_metrics([tag for tag in _JUDGED if tag in metrics], checks, hidden),
+    )
+
+
+def _judge_metrics(
+    tags: Sequence[str], checks: Sequence[_Check], hidden: Mapping[str, Unresolved]
+) -> dict[str, Judgement]:
+    hidden_tags = [tag for tag in tags if tag in hidden or any(_DERIVED.get(each) == tag for each in hidden)]
+    found = {}
+    for tag in tags:
+        own = [check for check in checks if check.metrics.get(tag)]
+        worst = max((check.metrics[tag] for check in own), default=0)
+        found[tag] = Judgement(VERDICTS[worst], [check.sentence for check in own])
+    if hidden_tags:
+        found |= dict.fromkeys(hidden_tags, Judgement(UNOBSERVABLE, [_unobservable_sentence(hidden_tags, hidden)]))
+    return found
+
+
+def _is_unobservable(tag: str, unresolved: Unresolved) -> bool:
+    """Return whether the tokens of so many replies cannot be told apart that these alone spoil the metric."""
+    return unresolved.replies > _UNRESOLVED_SHARE * unresolved.of or _severity(tag, unresolved.figures)[0] == 2
+
+
+def _unobservable_sentence(tags: Sequence[str], hidden: Mapping[str, Unresolved]) -> str:
+    from penstock.metrics.catalogue import CATALOGUE
+
+    most = max(hidden.values(), key=lambda each: each.replies / each.of)
+    return (
+        f"{joined(CATALOGUE[tag].header for tag in tags)} cannot be observed: in {most.replies:,} of {most.of:,} replies, the "
+        "tokens arrived closer together than reads can tell apart."
     )
 
 
@@ -327,10 +424,9 @@ def _outcome_checks(requests: RequestCounts, missing: int, workers: int, concurr
         yield _Check(1, 0, 2, sentence)
 
 
-def _figure_check(tag: str, figures: Mapping[str, FigureBounds]) -> _Check:
-    """Compare how far the statistics of a metric can have moved with their tolerances."""
-    from penstock.metrics.catalogue import CATALOGUE  # not above: the dashboard would import NumPy
-
+def _severity(tag: str, figures: Mapping[str, FigureBounds]) -> tuple[int, list[str]]:
+    """Compare how far the statistics of a metric can have moved with their tolerances. Return the severity, and the statistics
+    that are uncertain."""
     absolute = _ABSOLUTE.get(tag, _ABSOLUTE_MS)
     severity, uncertain = 0, []
     for name, figure in figures.items():
@@ -339,13 +435,31 @@ def _figure_check(tag: str, figures: Mapping[str, FigureBounds]) -> _Check:
         severity = max(severity, degraded + invalid)
         if degraded:
             uncertain.append(f"{name} {figure.value:.2f} [{figure.low:.2f}–{figure.high:.2f}]")
-    cause = "sent requests late or " if tag in _LATENESS else ""
+    return severity, uncertain
+
+
+def _figure_checks(bounds: BoundsByMetric) -> Iterator[_Check]:
+    """Yield the check of all metrics, because their reason is the same."""
+    from penstock.metrics.catalogue import CATALOGUE  # not above: the dashboard would import NumPy
+
+    severities: dict[str, int] = {}
+    texts = []
+    for tag, figures in bounds.items():
+        severity, uncertain = _severity(tag, figures)
+        if not severity:
+            continue
+        severities[tag] = severity
+        if (derived := _DERIVED.get(tag)) is not None:
+            severities[derived] = severity
+        if tag not in _SAME or figures != bounds.get("time_to_first_token"):
+            invalid = " (INVALID)" if severity == 2 else ""
+            texts.append(f"{CATALOGUE[tag].header}{invalid} {', '.join(uncertain)} {CATALOGUE[tag].unit}")
+    late = "sent requests late, " if any(tag in severities for tag in _LATENESS) else ""
     sentence = (
-        f"{CATALOGUE[tag].header} is uncertain, because the client {cause}read several network segments at once, or was slow "
-        "to send: "
-        f"{', '.join(uncertain)} {CATALOGUE[tag].unit}."
+        f"The client {late}read several network segments at once, or was slow to send, so the true values are uncertain: "
+        f"{'; '.join(texts)}."
     )
-    return _Check(severity, 0, 1, sentence)
+    yield _Check(max(severities.values(), default=0), 0, 1, sentence, severities)
 
 
 def _client_checks(client: _Client, open_loop: bool) -> Iterator[_Check]:
@@ -360,7 +474,7 @@ def _client_checks(client: _Client, open_loop: bool) -> Iterator[_Check]:
         f"{share:.1%} of the content timestamps cover segments that may have arrived more than 2 ms apart, so the gaps "
         "between chunks are imprecise."
     )
-    yield _Check(share, 0.05, 2.0, sentence)
+    yield _Check(share, 0.05, 2.0, sentence, {"inter_chunk_latency": int(share > 0.05)})
     sentence = "Sending waited for the input file to be read, so the load was lower than requested."
     yield _Check(client.file_waits, 0, 1e12, sentence)
     if client.wall_s < _SHORT_RUN_S:

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from penstock.metrics.batch import Batch, MeasureTable, Selection
-from penstock.metrics.bounds import FigureBounds, RequestBounds
+from penstock.metrics.bounds import GAPS, WIDE_NS, FigureBounds, RequestBounds, Unresolved
 from penstock.metrics.catalogue import CATALOGUE, GROUPS
 from penstock.metrics.certificate import RequestCounts
 from penstock.metrics.concurrency import Window, count_overlaps
@@ -26,7 +26,6 @@ from penstock.records.record import ErrorOwner, Failure, Record
 from penstock.scratch import Scratch
 
 _MESSAGE_LIMIT = 500
-_WIDE_NS = 2_000_000
 _GROUP_LIMIT = 1_000
 """Failures beyond this number of groups share one group per type, code and owner."""
 _VARIABLE = re.compile(r"(?<![\w-])[\w-]*\d[\w-]*")
@@ -215,7 +214,7 @@ class PhaseStats:
         if len(batch.coalesced):
             self.counts.coalesced_stamps += int(batch.coalesced_counts[streamed].sum())
             self.counts.coalesced_first_stamps += int((batch.coalesced_first & streamed).sum())
-            wide = batch.stamps[batch.coalesced] - batch.earliest > _WIDE_NS
+            wide = batch.stamps[batch.coalesced] - batch.earliest > WIDE_NS
             self.counts.wide_stamps += int((wide & np.repeat(streamed, batch.coalesced_counts)).sum())
         self._bounds.add(batch, table)
         if self._timeline is not None:
@@ -263,6 +262,13 @@ class PhaseStats:
         """Return the bounds of the headline figures that are not exactly known. Call it after `metrics()`."""
         columns = self._columns
         return {tag: self._bounds.figures(tag, columns[tag].values()) for tag in self._bounds.tags() if tag in columns}
+
+    def unresolved(self) -> dict[str, Unresolved]:
+        """Return the replies whose gaps are unknown although they were read in time, by metric. Call it after `metrics()`."""
+        found = (
+            (tag, self._bounds.unresolved(tag, self._columns[tag].values())) for tag in GAPS if tag in self._columns
+        )
+        return {tag: unresolved for tag, unresolved in found if unresolved is not None}
 
     def over_time(self, windows: Sequence[Window]) -> list[dict[str, Stats]]:
         """Return the metrics of requests and tokens over time, for each of these parts of the phase's time."""

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from penstock.metrics.batch import Batch, MeasureTable
-from penstock.metrics.bounds import FigureBounds
+from penstock.metrics.bounds import FigureBounds, Unresolved
 from penstock.metrics.certificate import Certificate, RequestCounts
 from penstock.metrics.gap_profile import GapProfile, GapProfileBuilder
 from penstock.metrics.objectives import parse_objectives
@@ -139,6 +139,8 @@ class Summary(msgspec.Struct, kw_only=True):
     certificate: Certificate | None = None
     bounds: dict[str, dict[str, FigureBounds]] = {}
     """The headline figures that are not exactly known, by metric and statistic."""
+    unresolved: dict[str, Unresolved] = {}
+    """The replies whose gaps between tokens are unknown although they were read in time, by metric."""
     intervals: Intervals = {}
     """Confidence intervals of the metrics of the profiling phases."""
     steady_state: SteadyState | None = None
@@ -285,6 +287,7 @@ class SummaryBuilder:
             slices=self._sliced(),
             compared_values=self._compared_values(),
             bounds=profiling.bounds(),
+            unresolved=profiling.unresolved(),
             errors=profiling.errors(),
             warmup_errors=warmup.errors(),
             succeeded=profiling.counts.succeeded,

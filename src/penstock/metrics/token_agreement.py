@@ -64,20 +64,22 @@ class TokenAgreement(msgspec.Struct, omit_defaults=True):
     def agrees(self) -> bool:
         return not any(totals and not totals.agrees for totals in (self.output, self.input))
 
-    def sentences(self) -> Iterator[str]:
-        """Yield a sentence for each pair of totals that do not agree."""
+    def disagreements(self) -> Iterator[tuple[str, *tuple[str, ...]]]:
+        """Yield a sentence for each pair of totals that do not agree, and the metrics that depend on them."""
         if self.output is not None and not self.output.agrees:
-            yield (
+            sentence = (
                 f"{_difference(self.output, 'output')}, so inter-token latency, time per output token "
                 "and token throughput depend on the count. They use the client's; --use-server-token-count takes the "
                 "server's, and --tokenizer selects the client's tokenizer."
             )
+            yield (sentence, *(tag for tag in TOKEN_METRICS if tag != "input_token_throughput"))
         if self.input is not None and not self.input.agrees:
-            yield (
+            sentence = (
                 f"{_difference(self.input, 'input')}, so input token throughput depends on the count. It uses the "
                 "client's, which excludes the chat template, images and audio; --use-server-token-count takes the server's, "
                 "and --tokenizer selects the client's tokenizer."
             )
+            yield sentence, "input_token_throughput", "total_token_throughput"
 
 
 def _difference(totals: CountComparison, kind: str) -> str:

@@ -91,18 +91,20 @@ def _report(
         ending = _ending(log, get_reports())
         profiled = [phase for phase in log.covered_phases if phase.kind == "profiling"]
         agreement = summary.token_agreement
-        disagreements = [] if agreement is None or agreement.agrees else agreement.sentences()
+        disagreements = () if agreement is None else agreement.disagreements()
         summary.certificate = certify(
             get_reports(),
             counts,
             summary.bounds,
+            unresolved=summary.unresolved,
+            metrics=summary.metrics,
             workers=_expected_reports(log, get_reports()),
             open_loop=any(phase.open_loop for phase in profiled),
             concurrency=profiled[0].concurrency if len(profiled) == 1 else None,
             lost=ending.lost,
             resumed=[_resume_sentence(resume) for resume in log.resumes],
             nodes=log.nodes,
-            extra_checks=[(1, sentence) for sentence in disagreements],
+            extra_checks=[(1, *disagreement) for disagreement in disagreements],
         )
         summary.was_cancelled = ending.interrupted
         summary.incomplete_reason = ending.incomplete
