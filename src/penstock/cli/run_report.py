@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,6 +18,7 @@ from penstock.settings.schema import Settings
 from penstock.tokens.lazy_tokenizer import LazyTokenizer
 
 if TYPE_CHECKING:
+    from penstock.metrics.certificate import Certificate
     from penstock.metrics.conditions import Condition
     from penstock.metrics.summary import Summary
     from penstock.runs.report_point import Ending, PointReport
@@ -66,7 +67,10 @@ def _check_run(report: PointReport, settings: Settings, url: str | None) -> int:
     if url is not None:
         not_met = [f"{url}: {sentence}" for sentence in not_met]
     errors = [*([] if ending.failures is None else [ending.failures]), *ending.lost, *not_met]
-    status = print_errors(summary, settings.max_error_rate, settings.require_valid, errors, ending.interrupted)
+    shown = url is None and not settings.output.quiet
+    status = print_errors(
+        summary, settings.max_error_rate, settings.require_valid, errors, ending.interrupted, reasons_shown=shown
+    )
     if ending.input_error is not None:
         print(
             f"The run ended early, and the results cover the requests sent until then: {ending.input_error}",
@@ -101,20 +105,23 @@ def _state(ending: Ending) -> str:
     return "complete" if ending.incomplete is None else "was cut off before its end"
 
 
-def _warn_if_not_valid(summary: Summary, require_valid: bool) -> None:
+def _warn_if_not_valid(summary: Summary, require_valid: bool | tuple[str, ...]) -> None:
     """Print the verdict of a run with no other output, unless `print_errors` does."""
     certificate = summary.certificate
-    if certificate is None or certificate.verdict == "VALID" or require_valid or not summary.succeeded:
+    if certificate is None or certificate.verdict == "VALID" or require_valid is True or not summary.succeeded:
         return
     print(f"Certificate: {certificate.verdict}. {' '.join(certificate.reasons)}", file=sys.stderr)
 
 
 def parse_assertions(settings: Settings) -> list[Condition]:
-    """Raise UserError if an assertion is not a condition on a metric."""
-    if not settings.assertions:
+    """Raise UserError if an assertion is not a condition on a metric, or --require-valid names no metric."""
+    required = settings.require_valid or ()
+    if not settings.assertions and required in ((), True):
         return []
-    from penstock.metrics.conditions import parse_assertion
+    from penstock.metrics.conditions import check_metric, parse_assertion
 
+    for metric in () if required is True else required:
+        check_metric("--require-valid", metric)
     return [parse_assertion(text) for text in settings.assertions]
 
 
@@ -129,14 +136,16 @@ def failed_assertions(assertions: Sequence[Condition], summary: Summary) -> list
 def print_errors(
     summary: Summary,
     max_error_rate: float | None,
-    require_valid: bool = False,
+    require_valid: bool | tuple[str, ...] = False,
     other_errors: Sequence[str] = (),
     interrupted: bool = False,
+    *,
+    reasons_shown: bool = False,
 ) -> int:
-    """Print what went wrong, and return the exit status."""
+    """Print what went wrong, and return the exit status. `reasons_shown`: the reasons of the certificate are on the screen."""
     total = summary.succeeded + summary.failed
     errors = ["No request was completed."] if total == 0 and not interrupted else []
-    tolerated, failures = check_summary(summary, max_error_rate, require_valid)
+    tolerated, failures = check_summary(summary, max_error_rate, require_valid, reasons_shown=reasons_shown)
     for error in (*tolerated, *errors, *failures, *other_errors):
         sys.stdout.flush()
         print(error, file=sys.stderr)
@@ -146,7 +155,13 @@ def print_errors(
     return EXIT_FAILED if errors else 0
 
 
-def check_summary(summary: Summary, max_error_rate: float | None, require_valid: bool) -> tuple[list[str], list[str]]:
+def check_summary(
+    summary: Summary,
+    max_error_rate: float | None,
+    require_valid: bool | tuple[str, ...],
+    *,
+    reasons_shown: bool = False,
+) -> tuple[list[str], list[str]]:
     """Return sentences about failures that the user tolerates, and about those that make the run fail."""
     from penstock.runs.report_point import too_many_failed
 
@@ -164,10 +179,25 @@ def check_summary(summary: Summary, max_error_rate: float | None, require_valid:
             errors.append(f"{failed}. {reason}")
         else:
             tolerated.append(f"WARNING: {failed}. {reason} With --max-error-rate 0, the exit status would be 1.")
-    if require_valid and summary.certificate is not None and summary.certificate.verdict != "VALID":
-        reasons = " ".join(summary.certificate.reasons)
-        errors.append(f"The certificate is {summary.certificate.verdict}, and --require-valid was given: {reasons}")
+    if require_valid and summary.certificate is not None:
+        errors += _not_valid(summary.certificate, summary.metrics, require_valid, reasons_shown)
     return tolerated, errors
+
+
+def _not_valid(
+    certificate: Certificate, metrics: Collection[str], required: bool | tuple[str, ...], reasons_shown: bool
+) -> Iterator[str]:
+    """Yield a sentence for each verdict that is required and not VALID."""
+    if required is True and certificate.verdict != "VALID":
+        ending = "." if reasons_shown else f": {' '.join(certificate.reasons)}"
+        yield f"The certificate is {certificate.verdict}, and --require-valid was given{ending}"
+    for metric in required if isinstance(required, tuple) else ():
+        verdict = certificate.of(metric)
+        reasons = [] if reasons_shown else certificate.reasons_of(metric)
+        if metric not in metrics:
+            yield f"--require-valid {metric}: the run has no {metric}."
+        elif verdict != "VALID":
+            yield " ".join([f"--require-valid {metric}: the certificate is {verdict} for it.", *reasons])
 
 
 def _most_frequent_reason(summary: Summary) -> str:

@@ -107,12 +107,15 @@ class Certificate(msgspec.Struct, frozen=True):
 
     def of(self, tag: str) -> str:
         """Return the verdict on a metric at this load."""
-        judged = self.metrics.get(tag)
-        if judged is not None and judged.verdict == UNOBSERVABLE:
+        if tag in self.unobservable:
             return UNOBSERVABLE
-        return max(
-            (each.verdict for each in (self.load, judged) if each is not None), key=VERDICTS.index, default="VALID"
-        )
+        return max((each.verdict for each in self._judgements(tag)), key=VERDICTS.index, default="VALID")
+
+    def reasons_of(self, tag: str) -> list[str]:
+        return [reason for each in self._judgements(tag) for reason in each.reasons]
+
+    def _judgements(self, tag: str) -> list[Judgement]:
+        return [each for each in (self.load, self.metrics.get(tag)) if each is not None]
 
 
 class WorkerCertificate(msgspec.Struct, frozen=True):

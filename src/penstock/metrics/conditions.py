@@ -83,14 +83,7 @@ def parse_condition(
         number = "a number or a percentage" if percent else "a number without a unit"
         raise UserError(f"{shown} must be a statistic, a metric, a comparison and {number}, like {example!r}.")
     metric = match["metric"].lower()
-    if metric not in CATALOGUE:
-        abbreviated = _ABBREVIATIONS.get(metric)
-        hint = (
-            f"did you mean {abbreviated}?"
-            if abbreviated
-            else did_you_mean(metric, CATALOGUE, "docs/metrics.md lists all metrics.")
-        )
-        raise UserError(f"{shown}: there is no metric {metric}; {hint}")
+    check_metric(shown, metric)
     statistic = None if match["statistic"] is None else match["statistic"].lower()
     if (
         statistic is not None
@@ -112,6 +105,19 @@ def parse_condition(
         limit=float(match["limit"]),
         percent=bool(match["percent"]),
     )
+
+
+def check_metric(shown: str, metric: str) -> None:
+    """Raise UserError if there is no such metric."""
+    if metric in CATALOGUE:
+        return
+    abbreviated = _ABBREVIATIONS.get(metric)
+    hint = (
+        f"did you mean {abbreviated}?"
+        if abbreviated
+        else did_you_mean(metric, CATALOGUE, "docs/metrics.md lists all metrics.")
+    )
+    raise UserError(f"{shown}: there is no metric {metric}; {hint}")
 
 
 def check_run(condition: Condition, metrics: Mapping[str, Stats]) -> str | None:

@@ -97,6 +97,7 @@ def resolve(
         telemetry=telemetry(parsed),
         exports=exports(parsed),
         assertions=tuple(parsed.values.get("assertions", ())),
+        require_valid=required_verdicts(parsed),
         command=parsed.command,
         # AIPerf ends with 0 if a request succeeds, and its name promises the same.
         max_error_rate=parsed.values.get("max_error_rate", None if parsed.program == "aiperf" else 0.0),
@@ -106,7 +107,6 @@ def resolve(
             for name in (
                 "workers_max",
                 "cluster",
-                "require_valid",
                 "goodput",
                 "until",
                 "reader_rate",
@@ -114,6 +114,14 @@ def resolve(
             if name in parsed.values
         },
     )
+
+
+def required_verdicts(parsed: ParsedArguments) -> bool | tuple[str, ...]:
+    """Return what must be VALID. Files and the Python API also give a boolean."""
+    names = tuple(name.lower() for name in parsed.values.get("require_valid", ("false",)))
+    if names in ((), ("true",)):
+        return True
+    return False if names == ("false",) else names
 
 
 def _check_early_ends(parsed: ParsedArguments, load: LoadSettings) -> None:

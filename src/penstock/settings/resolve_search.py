@@ -60,7 +60,7 @@ def resolve_search(parsed: ParsedArguments, settings: ExperimentSettings) -> Exp
         if parsed.values.get(target):
             raise UserError(f"{flag} sets the load by itself; leave out {spelling[target]}.")
     for target in ("assertions", "require_valid"):
-        if parsed.values.get(target):
+        if parsed.values.get(target) not in (None, ["false"]):
             raise UserError(f"{flag} judges each load by the objectives; leave out {spelling[target]}.")
     if settings.runs > 1 or settings.sweep is not None:
         name = "experiment.sweep" if settings.sweep is not None else "experiment.runs"

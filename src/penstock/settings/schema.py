@@ -546,7 +546,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Most workers, on each node of a cluster."""
     cluster: str | None = None
     """Address of a Ray cluster whose nodes send the requests; None: this machine."""
-    require_valid: bool = False
+    require_valid: bool | tuple[str, ...] = False
+    """The exit status is 1 unless the certificate is VALID: that of the run (True), or of the load and these metrics."""
     max_error_rate: float | None = 0.0
     """Share of failed requests, from 0 to 1, above which the exit status is 1; None: 1 only if no request succeeds."""
     assertions: tuple[str, ...] = ()

@@ -463,8 +463,9 @@ Output
     The same as --verbose in this version.
 
 Validity and exit status
---require-valid | bool require_valid penstock_only
-    Exit with status 1 unless the certificate of the run is VALID.
+--require-valid [METRIC...] | list require_valid implied= penstock_only
+    Exit with status 1 unless the certificate of the run is VALID; with names of metrics, unless it is VALID for the
+    load and for these.
 --max-error-rate SHARE | float max_error_rate ge=0 le=1 penstock_only
     Share of requests that may fail without exit status 1. Without this flag, a program that is called aiperf exits with
     1 only if no request succeeds, as AIPerf does. [default: 0]
