@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from penstock.endpoints.base import endpoint_named as endpoint
-from penstock.metrics.bounds import HEADLINE, STATISTICS, RequestBounds, bounds_of, figure_bounds
+from penstock.metrics.bounds import HEADLINE, STATISTICS, RequestBounds, Unresolved, bounds_of, figure_bounds
 from penstock.metrics.metric import TokenCounts
 from penstock.records.interpret import InFlight, interpret
 from penstock.records.record import Record
@@ -191,26 +191,23 @@ def bursts(known_empty_ns: int) -> RequestBounds:
 
 
 def test_tokens_of_a_burst_are_unresolved_if_they_were_read_in_time() -> None:
-    values = np.full(10, 0.01)
-    unresolved = bursts(900 * US).unresolved("inter_token_latency", values)
-    assert unresolved is not None
-    assert (unresolved.replies, unresolved.of) == (10, 10)
-    assert unresolved.figures["p50"] == pytest.approx((0.01, 0.01, 0.235))
-    assert bursts(900 * US).unresolved("time_to_first_token", np.full(10, 100.0)) is None
+    assert bursts(900 * US).unresolved["inter_token_latency"] == Unresolved(replies=10, in_time=10, late=0)
+    assert bursts(20 * MS).unresolved["inter_token_latency"] == Unresolved(replies=0, in_time=0, late=10)
 
 
-def test_tokens_that_a_late_read_hides_are_not_unresolved() -> None:
-    late = bursts(20 * MS)
-    assert late.unresolved("inter_token_latency", np.full(10, 0.01)) is None
-    assert "inter_token_latency" in set(late.tags())
+@pytest.mark.parametrize(("gap", "replies"), [(8 * MS, 0), (60 * US, 10)])
+def test_tokens_far_apart_are_resolved_although_a_read_covers_two_segments(gap: int, replies: int) -> None:
+    stamps = [100 * MS + i * gap for i in range(5)]
+    found = RequestBounds(SCRATCH)
+    records = [make_record(stamps=stamps, coalesced=[0], earliest=[100 * MS - 20 * US]) for _ in range(10)]
+    found.add(*measured(records, [TokenCounts(input=5, output=5, reasoning=0)] * 10))
+    assert found.unresolved["inter_token_latency"] == Unresolved(replies, 10, 0)
 
 
 def test_unresolved_replies_of_sections_are_added() -> None:
-    both, values = bursts(900 * US), np.full(20, 0.01)
-    both.merge(bursts(900 * US))
-    unresolved = both.unresolved("inter_token_latency", values)
-    assert unresolved is not None
-    assert (unresolved.replies, unresolved.of) == (20, 20)
+    both = bursts(900 * US)
+    both.merge(bursts(20 * MS))
+    assert both.unresolved["inter_token_latency"] == Unresolved(replies=10, in_time=10, late=10)
 
 
 @pytest.mark.parametrize("count", [1, 4])

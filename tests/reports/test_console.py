@@ -240,21 +240,26 @@ def shown(reported, **options):
     return text.getvalue()
 
 
-def test_pipe_is_140_columns_wide_unless_columns_is_set(mixed, monkeypatch):
+@pytest.mark.parametrize("verbose", [False, True])
+def test_pipe_is_140_columns_wide_unless_columns_is_set(mixed, monkeypatch, verbose):
     monkeypatch.delenv("COLUMNS", raising=False)
-    text = shown(mixed)
+    text = shown(mixed, show_timeline=verbose)
     assert "\x1b" not in text
-    assert max(len(line) for line in text.splitlines() if "│" in line) <= 140
-    assert " std " in text
+    assert 80 < max(map(len, without_paths(text))) <= 140
+    assert re.search(r" std\b", text)
     monkeypatch.setenv("COLUMNS", "80")
-    assert max(len(line) for line in shown(mixed).splitlines() if "│" in line or "  -" in line) <= 80
+    assert max(map(len, without_paths(shown(mixed, show_timeline=verbose)))) <= 80
     monkeypatch.setenv("COLUMNS", "many")
-    assert shown(mixed) == text
+    assert shown(mixed, show_timeline=verbose) == text
 
 
-def test_screen_has_total_token_throughput_and_benchmark_duration(mixed, monkeypatch):
+def without_paths(text):
+    return [line for line in text.splitlines() if "/" not in line]
+
+
+def test_verbose_screen_has_total_token_throughput_and_benchmark_duration(mixed, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
-    text = shown(mixed)
+    text = shown(mixed, show_timeline=True)
     throughput = mixed.json["total_token_throughput"]["avg"]
     assert row(text, "Total Token Throughput")[1] == f"{throughput:,.2f}"
     rows = [text.index(f"{name} Throughput (") for name in ("Input Token", "Total Token", "Request")]
@@ -264,7 +269,8 @@ def test_screen_has_total_token_throughput_and_benchmark_duration(mixed, monkeyp
 
 def test_paths_are_not_wrapped(mixed, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
-    text = shown(mixed)
+    assert f"JSON Export: {mixed.path('profile_export_aiperf.json')}\n" in shown(mixed)
+    text = shown(mixed, show_timeline=True)
     assert f"JSON Export: {mixed.path('profile_export_aiperf.json')}\n" in text
     assert f"CSV Export: {mixed.path('profile_export_aiperf.csv')}\n" in text
     assert f"Per-Request Export: {mixed.path('profile_export.jsonl')}\n" in text

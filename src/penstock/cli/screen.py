@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING
 
 from penstock.cli.terminal import terminal_width
 from penstock.reports.console import WIDTH, draw
+from penstock.reports.short_screen import draw_short
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,7 +28,11 @@ def show(
     show_timeline: bool = False,
     file: IO[str] | None = None,
 ) -> None:
-    draw_on(lambda console: draw(console, summary, artifacts, show_http=show_http, show_timeline=show_timeline), file)
+    """Print the report of a run, with all tables if `show_timeline`."""
+    if show_timeline:
+        draw_on(lambda console: draw(console, summary, artifacts, show_http=show_http, show_timeline=True), file)
+    else:
+        draw_on(lambda console: draw_short(console, summary, artifacts, show_http=show_http), file)
 
 
 def draw_on(drawing: Callable[[Console], None], file: IO[str] | None = None) -> None:

@@ -10,8 +10,8 @@ sends later, so the time until the kernel has taken the request is a second unce
 
 `effective_latency` also depends on the client's lateness: a perfect client would have sent the request when it had a slot.
 
-Tokens can be closer together than the client can look at a socket. The gaps of such a reply are unresolved: they are unknown
-although each read was made in time. A late read is another matter, the client's own delay.
+Tokens can be closer together than reads of a socket can tell apart. The gaps of such a reply are unresolved although each read
+was made in time. A late read, the client's own delay, proves nothing about them.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ GAPS = ("time_to_second_token", "inter_token_latency", "time_per_output_token")
 WIDE_NS = 2_000_000
 """A read is late if content in it may have arrived earlier than this. Unless the client stalls, it looks at each socket once in
 a millisecond."""
-_UNRESOLVED = 0.5
-"""The gaps of a reply are unresolved if they may be this small a part of what they are at most."""
+_UNRESOLVED, _CLOSE_MS = 0.5, 0.1
+"""The gaps of a reply are unresolved if they may be this small a part of what they are at most, or are at most so long."""
 _ONE_WRITE_BYTES = 64_000
 """The kernel takes a body of this size with one write."""
 _IGNORED_NS = 100_000
@@ -71,13 +71,13 @@ class FigureBounds(NamedTuple):
 
 
 class Unresolved(NamedTuple):
-    """The replies whose value of a metric is unknown although every read was made in time."""
+    """Counts of the replies that have a metric of gaps, or bounds of it."""
 
-    replies: int
-    of: int
-    """Replies that have a value, or bounds of it."""
-    figures: dict[str, FigureBounds]
-    """The bounds of the statistics if only these replies are uncertain."""
+    replies: int = 0
+    """Those that were read in time, and whose gaps are unresolved."""
+    in_time: int = 0
+    late: int = 0
+    """Those of which a read was late."""
 
 
 class _Found(NamedTuple):
@@ -186,26 +186,33 @@ def _read_late(batch: Batch) -> Selection:
 
 
 class RequestBounds:
-    """The bounds of all requests of a phase: three numbers for each value that is not exactly known, and three more for each
-    that is unresolved."""
+    """The bounds of all requests of a phase: three numbers for each value that is not exactly known."""
 
     def __init__(self, scratch: Scratch) -> None:
         self._columns = {tag: _BoundsColumns(scratch) for tag in HEADLINE}
-        self._unresolved = {tag: _BoundsColumns(scratch) for tag in GAPS}
+        self.unresolved = dict.fromkeys(GAPS, Unresolved())
 
     def add(self, batch: Batch, table: MeasureTable) -> None:
+        in_time = ~_read_late(batch)
         for tag, (where, low, high) in batch_bounds(batch, table).items():
-            if not where.any():
-                continue
-            self._columns[tag].add(table.get(tag)[where], low[where], high[where])
+            values = table.get(tag)
+            if where.any():
+                self._columns[tag].add(values[where], low[where], high[where])
             if tag in GAPS:
-                unresolved = where & (low < _UNRESOLVED * high) & ~_read_late(batch)
-                self._unresolved[tag].add(table.get(tag)[unresolved], low[unresolved], high[unresolved])
+                unresolved = where & ((low < _UNRESOLVED * high) | (high < _CLOSE_MS))
+                present = where | ~np.isnan(values)
+                found = (int(each.sum()) for each in (unresolved & in_time, present & in_time, present & ~in_time))
+                self._count(tag, Unresolved(*found))
 
     def merge(self, other: RequestBounds) -> None:
-        for mine, others in ((self._columns, other._columns), (self._unresolved, other._unresolved)):
-            for tag, columns in mine.items():
-                columns.merge(others[tag])
+        for tag, columns in self._columns.items():
+            columns.merge(other._columns[tag])
+        for tag, counts in other.unresolved.items():
+            self._count(tag, counts)
+
+    def _count(self, tag: str, more: Unresolved) -> None:
+        before = self.unresolved[tag]
+        self.unresolved[tag] = Unresolved(*(a + b for a, b in zip(before, more, strict=True)))
 
     def tags(self) -> Iterator[str]:
         """Yield the metrics with at least one value that is not exactly known."""
@@ -213,14 +220,9 @@ class RequestBounds:
 
     def figures(self, tag: str, values: Values) -> dict[str, FigureBounds]:
         """Return the bounds of the statistics of a metric with these values, which are sorted in place."""
-        return self._columns[tag].figures(values)
-
-    def unresolved(self, tag: str, values: Values) -> Unresolved | None:
-        """Return the unresolved replies of a metric with these values, which are sorted in place; None if there are none."""
-        columns = self._unresolved.get(tag)
-        if not columns:
-            return None
-        return Unresolved(len(columns), len(values) + len(self._columns[tag].extra[0]), columns.figures(values))
+        columns = self._columns[tag]
+        sides = [(columns.bounds[side].values(), columns.extra[side].values()) for side in (0, 1)]
+        return figure_bounds(values, columns.uncertain.values(), sides)
 
 
 class _BoundsColumns:
@@ -241,11 +243,6 @@ class _BoundsColumns:
         for chosen, columns in ((known, self.bounds), (~known, self.extra)):
             columns[0].extend(low[chosen])
             columns[1].extend(high[chosen])
-
-    def figures(self, values: Values) -> dict[str, FigureBounds]:
-        """Return the bounds of the statistics of all values, which are sorted in place."""
-        sides = [(self.bounds[side].values(), self.extra[side].values()) for side in (0, 1)]
-        return figure_bounds(values, self.uncertain.values(), sides)
 
     def merge(self, other: _BoundsColumns) -> None:
         mine, others = ((columns.uncertain, *columns.bounds, *columns.extra) for columns in (self, other))

@@ -5,8 +5,8 @@ is DEGRADED: it is uncertain, as the reason says. Beyond the second, larger tole
 of the load compare a fact about the client or the requests with two limits in the same way. The worst check gives the verdict:
 on the load, on each metric, and on the run, which is the worst of both.
 
-A metric is UNOBSERVABLE if the tokens of many replies were closer together than reads can tell apart, although the reads were
-made in time. Reports leave it out, and it does not count for the verdict of the run. A metric that late reads spoil is INVALID.
+A metric is UNOBSERVABLE if the tokens of most replies that were read in time were closer together than reads can tell apart.
+Reports leave it out, and it does not count for the verdict of the run. A metric that late reads spoil is INVALID.
 
 Everything is counted in the profiling phase only.
 """
@@ -47,8 +47,9 @@ _SAME = ("time_to_first_output_token",)
 """The same figure as `time_to_first_token` unless the model reasons: its reason is given once."""
 _MINOR = ("time_to_second_token",)
 """A figure that one stall near the first token can move far; it never makes a run INVALID."""
-_DERIVED = {"inter_token_latency": "output_token_throughput_per_user"}
-"""Metrics that are computed from others, and have their verdicts."""
+_PER_USER = "output_token_throughput_per_user"
+"""One divided by `inter_token_latency`."""
+_CHUNK_GAPS = "inter_chunk_latency"
 _JUDGED = (
     "time_to_first_token",
     "time_to_second_token",
@@ -67,7 +68,9 @@ _JUDGED = (
 )
 """The metrics with a verdict of their own, in the order of their reasons."""
 _UNRESOLVED_SHARE = 0.5
-"""Above this share of replies whose tokens cannot be told apart, a metric is unobservable, even if its bounds are narrow."""
+"""Above this share of the replies that were read in time, unresolved ones make a metric unobservable."""
+_LEAST_IN_TIME = 0.1
+"""Below this share, the replies that were read in time prove nothing about the others."""
 
 
 class Judgement(msgspec.Struct, frozen=True):
@@ -215,7 +218,7 @@ def certify(
         reasons = [*lost, "No worker reported: the run was cut short."]
         return Certificate("INVALID", reasons, {}, load=Judgement("INVALID", reasons))
     client = _Client(reports, requests)
-    hidden = {tag: each for tag, each in unresolved.items() if _is_unobservable(tag, each)}
+    hidden = {tag: counts for tag, counts in unresolved.items() if _is_unobservable(counts)}
     checks = [
         *(_Check(1, 0, 0, sentence) for sentence in lost),
         *(_Check(1, 0, 1, sentence) for sentence in resumed),
@@ -228,6 +231,8 @@ def certify(
             for severity, sentence, *tags in extra_checks
         ),
     ]
+    if "inter_token_latency" in hidden:
+        checks = [check for check in checks if _CHUNK_GAPS not in check.metrics]
     failed = sorted((check for check in checks if check.severity), key=lambda check: -check.severity)
     worst = max((check.severity for check in failed), default=0)
     reasons = [check.sentence for check in failed]
@@ -248,7 +253,9 @@ def certify(
 def _judge_metrics(
     tags: Sequence[str], checks: Sequence[_Check], hidden: Mapping[str, Unresolved]
 ) -> dict[str, Judgement]:
-    hidden_tags = [tag for tag in tags if tag in hidden or any(_DERIVED.get(each) == tag for each in hidden)]
+    hidden_tags = [
+        tag for tag in tags if tag in hidden or ("inter_token_latency" in hidden and tag in (_PER_USER, _CHUNK_GAPS))
+    ]
     found = {}
     for tag in tags:
         own = [check for check in checks if check.metrics.get(tag)]
@@ -259,18 +266,20 @@ def _judge_metrics(
     return found
 
 
-def _is_unobservable(tag: str, unresolved: Unresolved) -> bool:
-    """Return whether the tokens of so many replies cannot be told apart that these alone spoil the metric."""
-    return unresolved.replies > _UNRESOLVED_SHARE * unresolved.of or _severity(tag, unresolved.figures)[0] == 2
+def _is_unobservable(counts: Unresolved) -> bool:
+    """Return whether a client that is never late cannot tell the tokens of most replies apart."""
+    known = counts.in_time > _LEAST_IN_TIME * (counts.in_time + counts.late)
+    return known and counts.replies > _UNRESOLVED_SHARE * counts.in_time
 
 
 def _unobservable_sentence(tags: Sequence[str], hidden: Mapping[str, Unresolved]) -> str:
     from penstock.metrics.catalogue import CATALOGUE
 
-    most = max(hidden.values(), key=lambda each: each.replies / each.of)
+    most = max(hidden.values(), key=lambda counts: counts.replies / counts.in_time)
+    in_time = " that were read in time" if most.late else ""
     return (
-        f"{joined(CATALOGUE[tag].header for tag in tags)} cannot be observed: in {most.replies:,} of {most.of:,} replies, the "
-        "tokens arrived closer together than reads can tell apart."
+        f"{joined(CATALOGUE[tag].header for tag in tags)} cannot be observed: in {most.replies:,} of {most.in_time:,} replies"
+        f"{in_time}, the tokens arrived closer together than reads can tell apart."
     )
 
 
@@ -427,18 +436,17 @@ def _outcome_checks(requests: RequestCounts, missing: int, workers: int, concurr
         yield _Check(1, 0, 2, sentence)
 
 
-def _severity(tag: str, figures: Mapping[str, FigureBounds]) -> tuple[int, list[str]]:
-    """Compare how far the statistics of a metric can have moved with their tolerances. Return the severity, and the statistics
-    that are uncertain."""
+def _severity(tag: str, figures: Mapping[str, FigureBounds]) -> tuple[int, str]:
+    """Compare how far the statistics of a metric can have moved with their tolerances. Return the severity, and the statistic
+    that can have moved farthest."""
     absolute = _ABSOLUTE.get(tag, _ABSOLUTE_MS)
-    severity, uncertain = 0, []
-    for name, figure in figures.items():
+    severity = 0
+    for figure in figures.values():
         degraded = figure.shift > max(absolute, _RELATIVE * figure.value)
         invalid = figure.shift > max(10 * absolute, 5 * _RELATIVE * figure.value) and tag not in _MINOR
         severity = max(severity, degraded + invalid)
-        if degraded:
-            uncertain.append(f"{name} {figure.value:.2f} [{figure.low:.2f}–{figure.high:.2f}]")
-    return severity, uncertain
+    name, worst = max(figures.items(), key=lambda item: item[1].shift / max(absolute, _RELATIVE * item[1].value))
+    return severity, f"{name} {worst.value:.2f} [{worst.low:.2f}–{worst.high:.2f}]"
 
 
 def _figure_checks(bounds: BoundsByMetric) -> Iterator[_Check]:
@@ -448,15 +456,15 @@ def _figure_checks(bounds: BoundsByMetric) -> Iterator[_Check]:
     severities: dict[str, int] = {}
     texts = []
     for tag, figures in bounds.items():
-        severity, uncertain = _severity(tag, figures)
+        severity, worst = _severity(tag, figures)
         if not severity:
             continue
         severities[tag] = severity
-        if (derived := _DERIVED.get(tag)) is not None:
-            severities[derived] = severity
+        if tag == "inter_token_latency":
+            severities[_PER_USER] = severity
         if tag not in _SAME or figures != bounds.get("time_to_first_token"):
             invalid = " (INVALID)" if severity == 2 else ""
-            texts.append(f"{CATALOGUE[tag].header}{invalid} {', '.join(uncertain)} {CATALOGUE[tag].unit}")
+            texts.append(f"{CATALOGUE[tag].header}{invalid} {worst} {CATALOGUE[tag].unit}")
     late = "sent requests late, " if any(tag in severities for tag in _LATENESS) else ""
     sentence = (
         f"The client {late}read several network segments at once, or was slow to send, so the true values are uncertain: "
@@ -477,7 +485,7 @@ def _client_checks(client: _Client, open_loop: bool) -> Iterator[_Check]:
         f"{share:.1%} of the content timestamps cover segments that may have arrived more than 2 ms apart, so the gaps "
         "between chunks are imprecise."
     )
-    yield _Check(share, 0.05, 2.0, sentence, {"inter_chunk_latency": int(share > 0.05)})
+    yield _Check(share, 0.05, 2.0, sentence, {_CHUNK_GAPS: int(share > 0.05)})
     sentence = "Sending waited for the input file to be read, so the load was lower than requested."
     yield _Check(client.file_waits, 0, 1e12, sentence)
     if client.wall_s < _SHORT_RUN_S:

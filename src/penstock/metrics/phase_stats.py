@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from penstock.metrics.batch import Batch, MeasureTable, Selection
-from penstock.metrics.bounds import GAPS, WIDE_NS, FigureBounds, RequestBounds, Unresolved
+from penstock.metrics.bounds import WIDE_NS, FigureBounds, RequestBounds, Unresolved
 from penstock.metrics.catalogue import CATALOGUE, GROUPS
 from penstock.metrics.certificate import RequestCounts
 from penstock.metrics.concurrency import Window, count_overlaps
@@ -264,11 +264,8 @@ class PhaseStats:
         return {tag: self._bounds.figures(tag, columns[tag].values()) for tag in self._bounds.tags() if tag in columns}
 
     def unresolved(self) -> dict[str, Unresolved]:
-        """Return the replies whose gaps are unknown although they were read in time, by metric. Call it after `metrics()`."""
-        found = (
-            (tag, self._bounds.unresolved(tag, self._columns[tag].values())) for tag in GAPS if tag in self._columns
-        )
-        return {tag: unresolved for tag, unresolved in found if unresolved is not None}
+        """Return how many replies have tokens that reads cannot tell apart, by metric."""
+        return self._bounds.unresolved
 
     def over_time(self, windows: Sequence[Window]) -> list[dict[str, Stats]]:
         """Return the metrics of requests and tokens over time, for each of these parts of the phase's time."""

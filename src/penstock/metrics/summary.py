@@ -32,6 +32,7 @@ from penstock.metrics.steady_state import (
 )
 from penstock.metrics.token_agreement import TokenAgreement, TokenTotals
 from penstock.processes import in_background
+from penstock.records.header import RunHeader
 from penstock.records.log import RunLog
 from penstock.records.payloads import PayloadStore
 from penstock.records.record import Record
@@ -140,7 +141,7 @@ class Summary(msgspec.Struct, kw_only=True):
     bounds: dict[str, dict[str, FigureBounds]] = {}
     """The headline figures that are not exactly known, by metric and statistic."""
     unresolved: dict[str, Unresolved] = {}
-    """The replies whose gaps between tokens are unknown although they were read in time, by metric."""
+    """How many replies have tokens that reads cannot tell apart, by metric."""
     intervals: Intervals = {}
     """Confidence intervals of the metrics of the profiling phases."""
     steady_state: SteadyState | None = None
@@ -158,6 +159,8 @@ class Summary(msgspec.Struct, kw_only=True):
     proof: Proof | None = None
     note: str | None = None
     """A note about the files."""
+    streaming_hint: str | None = None
+    """What would show the time to first token; None if it is known, or if replies cannot be streamed."""
     server_metrics: ServerMetrics | None = None
     """None if nothing was scraped."""
     gpu_telemetry: GpuTelemetry | None = None
@@ -295,6 +298,7 @@ class SummaryBuilder:
             cancelled=profiling.counts.cancelled,
             warmup_requests=warmup_requests,
             title=self._header.declaration.title,
+            streaming_hint=_streaming_hint(self._header),
             queued=profiling.counts.queued,
             longest_queued_ms=profiling.longest_queued_ns / 1e6,
             without_usage=profiling.counts.without_usage,
@@ -371,6 +375,13 @@ class SummaryBuilder:
         if self._slices is None or self._profiling.span is None:
             return []
         return list(self._slices.slices(self._profiling.span, self._profiling.over_time))
+
+
+def _streaming_hint(header: RunHeader) -> str | None:
+    declared = header.declaration
+    if header.settings.endpoint.streaming or header.payload_files or not (declared.streams and declared.output_tokens):
+        return None
+    return "The replies were not streamed: --streaming measures the time to first token and the time between tokens."
 
 
 def _shifted(record: Record, by: int) -> Record:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.metrics.catalogue import CATALOGUE
@@ -35,6 +35,10 @@ _ROWS = (
 _STATISTICS = ("avg", "p50", "p90", "p99")
 _ALL_FIT = 120
 """Width from which on a line has room for all statistics."""
+_WIDE = 160
+"""Width from which on a line has room for all statistics with their bounds."""
+_Part = tuple[str, dict[str, Stats], Intervals]
+"""The whole run or its steady state: its name, figures and intervals."""
 
 
 def print_certainty(console: Console, summary: Summary) -> None:
@@ -60,16 +64,10 @@ def print_certainty(console: Console, summary: Summary) -> None:
     for row in rows:
         table.add_row(*row)
     console.print(table)
-    if any(cell.endswith(UNSUPPORTED) for row in rows for cell in row):
-        needed = "; ".join(_advice(parts, statistics))
-        console.print(
-            f"{UNSUPPORTED} Too few independent requests for an interval"
-            + (f". It needs: {needed}." if needed else ".")
-        )
-    console.print()
+    _print_advice(console, parts, statistics, rows)
 
 
-def _rows(parts: list[tuple[str, dict[str, Stats], Intervals]], statistics: Sequence[str]) -> Iterator[tuple[str, ...]]:
+def _rows(parts: list[_Part], statistics: Sequence[str]) -> Iterator[tuple[str, ...]]:
     for tag in _ROWS:
         shown = label(CATALOGUE[tag])
         for name, metrics, intervals in parts:
@@ -84,7 +82,62 @@ def _is_told(interval: FigureInterval) -> bool:
     return interval.half_width is not None or interval.advice is not None
 
 
-def _advice(parts: Iterable[tuple[str, dict[str, Stats], Intervals]], statistics: Sequence[str]) -> Iterator[str]:
+def print_uncertainty(console: Console, summary: Summary, shown: Collection[str]) -> None:
+    """Print the intervals of the shown figures, and the bounds of their true values, in one table."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    statistics = _STATISTICS if console.width >= _WIDE else ("avg", "p99")
+    asked = tuple(tag for tag in _SHARES if tag == "good_request_fraction" or summary.failed)
+    rows = []
+    for tag in (tag for tag in _ROWS if tag in shown or tag in asked):
+        stats, intervals = summary.metrics.get(tag), summary.intervals.get(tag, {})
+        if stats is None:
+            continue
+        cells = [_cell(tag, stats, intervals.get(name), name) for name in statistics]
+        bounds = summary.bounds.get(tag, {})
+        if any(f"{bound.high - bound.low:.2f}" != "0.00" for bound in bounds.values()):
+            cells = [
+                f"{cell} [{bounds[name].low:,.2f}–{bounds[name].high:,.2f}]"
+                for cell, name in zip(cells, statistics, strict=True)
+            ]
+        if any(cell != "-" for cell in cells):
+            rows.append((label(CATALOGUE[tag]), *cells))
+    if not rows:
+        return
+    table = Table(
+        title=Text("Uncertainty: ± 95 % confidence interval, [bounds of the true value]"),
+        title_style="bold",
+        header_style="bold",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 0, 0, 1),
+        pad_edge=False,
+        show_edge=False,
+    )
+    table.add_column("Metric", justify="right", style="cyan")
+    for name in statistics:
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    _print_advice(console, [("", summary.metrics, summary.intervals)], statistics, rows)
+
+
+def _print_advice(
+    console: Console, parts: list[_Part], statistics: Sequence[str], rows: Iterable[Sequence[str]]
+) -> None:
+    """Explain the mark of figures without an interval, if one of these rows has it."""
+    if any(f"{UNSUPPORTED} " in f"{cell} " for row in rows for cell in row[1:]):
+        needed = "; ".join(_advice(parts, statistics))
+        console.print(
+            f"{UNSUPPORTED} Too few independent requests for an interval"
+            + (f". It needs: {needed}." if needed else ".")
+        )
+    console.print()
+
+
+def _advice(parts: Iterable[_Part], statistics: Sequence[str]) -> Iterator[str]:
     """Yield what the figures without an interval need, by statistic: that of the first metric that lacks it."""
     for name in statistics:
         for tag in _ROWS:
@@ -141,10 +194,8 @@ def certainty_notes(summary: Summary) -> Iterator[str]:
     if summary.censored is not None:
         bounds = summary.censored.bounds.get("request_latency", {})
         text = ", ".join(f"{name} {_range(bound)}" for name, bound in bounds.items())
-        yield (
-            f"{counted(summary.censored.requests, 'request')} had not ended when the run was cut off. With them, request "
-            f"latency in ms is {text}."
-        )
+        with_them = f" With them, request latency in ms is {text}." if text else ""
+        yield f"{counted(summary.censored.requests, 'request')} had not ended when the run was cut off.{with_them}"
 
 
 def _range(bound: CensoredBounds) -> str:

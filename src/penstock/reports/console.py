@@ -1,4 +1,4 @@
-"""The final screen: failures, the metrics table, the certificate, notes and the paths of the files."""
+"""The final screen with all tables: failures, metrics, the certificate, notes and the paths of the files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.metrics.bounds import STATISTICS
 from penstock.metrics.catalogue import CATALOGUE, in_table
+from penstock.metrics.certificate import Certificate
 from penstock.metrics.metric import Metric, Table, label
 from penstock.metrics.phase_stats import ErrorGroup
 from penstock.metrics.statistics import Stats
@@ -28,11 +29,11 @@ if TYPE_CHECKING:
 
 WIDTH = 140
 """Width of the file, and of the screen without a terminal."""
-_SEVEN = ("avg", "min", "max", "p99", "p90", "p50", "std")
-_FIVE = ("avg", "min", "max", "p99", "p50")
+SEVEN = ("avg", "min", "max", "p99", "p90", "p50", "std")
+FIVE = ("avg", "min", "max", "p99", "p50")
 
 
-class _Layout(NamedTuple):
+class Layout(NamedTuple):
     columns: tuple[str, ...]
     ruled: bool
     """Draw lines between the columns."""
@@ -41,20 +42,22 @@ class _Layout(NamedTuple):
 
 
 _LAYOUTS = (
-    _Layout(_SEVEN, True, 1000),
-    _Layout(_SEVEN[:6], True, 1000),
-    _Layout(_FIVE, True, 1000),
-    _Layout(_SEVEN, True, 30),
-    _Layout(_SEVEN[:6], True, 30),
-    _Layout(_FIVE, True, 30),
-    _Layout(_FIVE, False, 22),
-    _Layout(("avg", "max", "p99", "p50"), False, 22),
-    _Layout(("avg", "p99", "p50"), False, 0),
+    Layout(SEVEN, True, 1000),
+    Layout(SEVEN[:6], True, 1000),
+    Layout(FIVE, True, 1000),
+    Layout(SEVEN, True, 30),
+    Layout(SEVEN[:6], True, 30),
+    Layout(FIVE, True, 30),
+    Layout(FIVE, False, 22),
+    Layout(("avg", "max", "p99", "p50"), False, 22),
+    Layout(("avg", "p99", "p50"), False, 0),
 )
 """From wide terminals to narrow ones; the first that fits is used."""
 _ONE_LINE = 30
 """Metrics with a longer name show their unit on a second line."""
 _GROUPS_SHOWN = 10
+_OTHER_COLUMNS, _LEAST_MESSAGE = 30, 40
+"""Characters of the columns beside the type and the message of a failure, and of a message that is cut."""
 _COLOURS = {"VALID": "bold green", "DEGRADED": "bold yellow", "INVALID": "bold red"}
 
 
@@ -89,69 +92,96 @@ def console_text(summary: Summary, *, show_http: bool = False, show_timeline: bo
 
 
 def _render(console: Console, summary: Summary, show_http: bool, show_timeline: bool) -> None:
-    _failures(console, summary)
+    print_failures(console, summary)
     if show_timeline:
-        _metrics(console, "Penstock | LLM Metrics: Effective", "effective", summary.metrics)
-        _metrics(console, "Penstock | LLM Metrics: Active", "active", summary.metrics)
-    _metrics(console, f"Penstock | {summary.title}", "main", summary.metrics)
+        print_metrics(console, "Penstock | LLM Metrics: Effective", "effective", summary.metrics)
+        print_metrics(console, "Penstock | LLM Metrics: Active", "active", summary.metrics)
+    print_metrics(console, f"Penstock | {summary.title}", "main", summary.metrics, certificate=summary.certificate)
     print_certainty(console, summary)
     _both_counts(console, summary)
     print_slices(console, summary.slices)
     if show_http:
-        _metrics(console, "Penstock | HTTP Phases", "http", summary.metrics)
-    _server_metrics(console, summary)
-    _gpus(console, summary)
-    _metrics(console, "Penstock | GPU Power", "power", summary.metrics)
-    _certificate(console, summary)
+        print_metrics(console, "Penstock | HTTP Phases", "http", summary.metrics)
+    print_telemetry(console, summary)
+    if summary.certificate is not None:
+        print_verdict(console, summary.certificate)
+        _bounds(console, summary)
     _print_notes(console, summary)
 
 
-def _failures(console: Console, summary: Summary) -> None:
+def print_telemetry(console: Console, summary: Summary) -> None:
+    _server_metrics(console, summary)
+    _gpus(console, summary)
+    print_metrics(console, "Penstock | GPU Power", "power", summary.metrics)
+
+
+def print_failures(
+    console: Console, summary: Summary, most_groups: int = _GROUPS_SHOWN, *, brief: bool = False
+) -> None:
+    """Print the groups of failures; `brief`, with one line each."""
     if summary.errors:
         completed = summary.succeeded + summary.failed
-        _error_table(console, f"Penstock | {summary.failed:,} of {completed:,} Requests Failed", summary.errors)
+        title = f"Penstock | {summary.failed:,} of {completed:,} Requests Failed"
+        _error_table(console, title, summary.errors, most_groups, brief)
     if summary.warmup_errors:
         failed = sum(group.count for group in summary.warmup_errors)
         title = f"Penstock | {failed:,} of {summary.warmup_requests:,} Warmup Requests Failed"
-        _error_table(console, title, summary.warmup_errors)
+        _error_table(console, title, summary.warmup_errors, most_groups, brief)
 
 
-def _error_table(console: Console, title: str, groups: list[ErrorGroup]) -> None:
+def _error_table(console: Console, title: str, groups: list[ErrorGroup], most_groups: int, brief: bool) -> None:
+    from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
 
     table = RichTable(title=title, title_style="bold red", header_style="bold")
+    if brief:
+        table.box, table.padding, table.show_edge = box.SIMPLE_HEAD, (0, 0, 0, 1), False
     table.add_column("Count", justify="right", no_wrap=True)
     table.add_column("Fault", no_wrap=True)
     table.add_column("Code", justify="right", no_wrap=True)
     table.add_column("Type", overflow="fold")
     table.add_column("Message", overflow="fold", ratio=1)
-    for group in groups[:_GROUPS_SHOWN]:
+    room = console.width - max(len(group.type) for group in groups) - _OTHER_COLUMNS
+    for group in groups[:most_groups]:
         code = "-" if group.code is None else str(group.code)
-        table.add_row(f"{group.count:,}", group.owner, code, Text(group.type), Text(one_line(group.message)))
+        message = Text(one_line(group.message))
+        if brief:
+            message.truncate(max(room, _LEAST_MESSAGE), overflow="ellipsis")
+        table.add_row(f"{group.count:,}", group.owner, code, Text(group.type), message)
     console.print(table)
-    if hidden := groups[_GROUPS_SHOWN:]:
+    if hidden := groups[most_groups:]:
         more = counted(sum(group.count for group in hidden), "more failure")
         console.print(f"and {more} of {counted(len(hidden), 'other kind')}.", style="red")
     console.print()
 
 
-def _metrics(console: Console, title: str, table: Table, metrics: dict[str, Stats]) -> None:
+def print_metrics(
+    console: Console,
+    title: str,
+    table: Table,
+    metrics: dict[str, Stats],
+    layouts: Sequence[Layout] | None = None,
+    certificate: Certificate | None = None,
+) -> None:
+    """Print the metrics of a table. The names of those that are INVALID say so."""
     from rich import box
     from rich.table import Table as RichTable
 
     rows = [(metric, metrics[metric.tag]) for metric in in_table(table) if metric.tag in metrics]
     if not rows:
         return
-    layout, name_width = _fit(rows, console.width)
+    layout, name_width = _fit(rows, console.width, layouts or _LAYOUTS)
     drawn = RichTable(title=title, title_style="bold", header_style="bold")
     if not layout.ruled:
-        drawn.box, drawn.padding, drawn.pad_edge = box.SIMPLE_HEAD, (0, 0, 0, 1), False
+        drawn.box, drawn.padding, drawn.pad_edge, drawn.show_edge = box.SIMPLE_HEAD, (0, 0, 0, 1), False, False
     drawn.add_column("Metric", justify="right", style="cyan", max_width=name_width)
     for name in layout.columns:
         drawn.add_column(name, justify="right", no_wrap=True)
     for metric, stats in rows:
-        drawn.add_row(_name(metric), *(_cell(stats, name) for name in layout.columns))
+        judged = None if certificate is None else certificate.metrics.get(metric.tag)
+        mark = "" if judged is None or judged.verdict in ("VALID", "DEGRADED") else f", {judged.verdict}"
+        drawn.add_row(f"{_name(metric)}{mark}", *(_cell(stats, name) for name in layout.columns))
     console.print(drawn)
     print_mark(console, ((stats, name) for _, stats in rows for name in layout.columns))
     console.print()
@@ -225,10 +255,10 @@ def _gpus(console: Console, summary: Summary) -> None:
     console.print()
 
 
-def _fit(rows: list[tuple[Metric, Stats]], width: int) -> tuple[_Layout, int]:
+def _fit(rows: list[tuple[Metric, Stats]], width: int, layouts: Sequence[Layout]) -> tuple[Layout, int]:
     """Return the first layout that leaves enough width for the names, and that width."""
     longest = max(len(line) for metric, _ in rows for line in _name(metric).split("\n"))
-    for layout in _LAYOUTS:
+    for layout in layouts:
         separator = 3 if layout.ruled else 2
         numbers = sum(max(len(name), *(len(_cell(s, name)) for _, s in rows)) + separator for name in layout.columns)
         remaining = width - numbers - 4
@@ -248,18 +278,15 @@ def _cell(stats: Stats, name: str) -> str:
     return "-" if value is None else f"{value:,.2f}{mark(stats, name)}"
 
 
-def _certificate(console: Console, summary: Summary) -> None:
+def print_verdict(console: Console, certificate: Certificate) -> None:
+    """Print the verdict with its reasons, and why metrics are left out."""
     from rich.text import Text
 
-    certificate = summary.certificate
-    if certificate is None:
-        return
     style = _COLOURS.get(certificate.verdict, "bold")
     details = f" ({certificate.summary})" if certificate.summary else ""
     console.print(Text.assemble(("Certificate: ", "bold"), (certificate.verdict, style), details))
-    for reason in certificate.reasons:
-        _bullet(console, reason)
-    _bounds(console, summary)
+    for reason in (*certificate.reasons, *certificate.left_out):
+        bullet(console, reason)
 
 
 def _bounds(console: Console, summary: Summary) -> None:
@@ -298,7 +325,7 @@ def _print_notes(console: Console, summary: Summary) -> None:
     if sentences := list(notes(summary)):
         console.print(Text("Notes:", style="bold"))
         for note in sentences:
-            _bullet(console, note)
+            bullet(console, note)
 
 
 def _load_over_time(metrics: dict[str, Stats]) -> str | None:
@@ -318,7 +345,7 @@ def _load_over_time(metrics: dict[str, Stats]) -> str | None:
     return load if tokens is None else f"{load}; {tokens.avg:,.0f} tokens in flight"
 
 
-def _bullet(console: Console, text: str) -> None:
+def bullet(console: Console, text: str) -> None:
     from rich.padding import Padding
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -367,6 +394,8 @@ def notes(summary: Summary) -> Iterator[str]:
             "Requests without an input length, because no text was found in their bodies: "
             f"{missing:,} of {summary.succeeded:,}."
         )
+    if summary.streaming_hint is not None:
+        yield summary.streaming_hint
     yield from _telemetry_notes(summary)
     if summary.broken_conversations:
         yield f"Conversations that ended early because a turn failed: {summary.broken_conversations:,}."

@@ -165,7 +165,8 @@ def _penstock_fields(summary: Summary, header: RunHeader) -> dict[str, Any]:
     fields: dict[str, Any] = {"penstock_version": header.penstock_version}
     if summary.certificate is not None:
         certificate = msgspec.structs.asdict(summary.certificate)
-        fields["certificate"] = {name: value for name, value in certificate.items() if name != "nodes" or value}
+        optional = ("nodes", "load", "metrics")
+        fields["certificate"] = {name: value for name, value in certificate.items() if value or name not in optional}
     fields |= _certainty(summary)
     if summary.gaps:
         fields["gaps"] = [
