@@ -364,6 +364,17 @@ def test_invalid_run_gives_no_conclusion(tmp_path: Path, verdicts: tuple[str, st
             assert re.search(rf"Note: .*{letter}.*: {verdict}\. The {verdict} reason\.", text)
 
 
+def test_metric_that_one_run_could_not_observe_is_not_compared(tmp_path: Path) -> None:
+    a, b = different_runs(tmp_path)
+    judged = {"request_latency": {"verdict": "UNOBSERVABLE", "reasons": ["The tokens arrived together."]}}
+    certificate = {"verdict": "VALID", "reasons": [], "figures": {}, "summary": "", "metrics": judged}
+    assert "request_latency" in {row.metric for row in compared(a, b).rows}
+    (Path(b) / "profile_export_aiperf.json").write_text(json.dumps({"certificate": certificate}))
+    comparison = compared(a, b)
+    assert "request_latency" not in {row.metric for row in comparison.rows}
+    assert any("could not observe it: Request Latency." in note for note in comparison.notes)
+
+
 def test_note_that_both_runs_share_appears_once(tmp_path: Path) -> None:
     for folder in different_runs(tmp_path):
         write_certificate(folder, "DEGRADED", "Late.", incomplete_reason="Interrupted.")

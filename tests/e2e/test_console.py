@@ -25,8 +25,8 @@ def test_output_to_a_pipe_is_plain_lines(mock, program):
     order = [
         "Profiling: 8/8",
         "Results saved to:",
-        "LLM Metrics",
         "Certificate:",
+        "LLM Metrics",
         "Benchmark Duration:",
         "JSON Export:",
     ]

@@ -315,8 +315,9 @@ def test_csv_agrees_with_the_summary(paced):
 def test_console_agrees_with_the_summary(paced):
     summary = paced.outcome.summary
     for tag in ("time_to_first_token", "request_latency", "inter_token_latency", "output_sequence_length"):
-        line = next(text for text in paced.outcome.out.splitlines() if f" {label(CATALOGUE[tag])} │" in text)
-        cells = [cell.strip().rstrip("?") for cell in line.split("│")[2:-1]]
+        name = label(CATALOGUE[tag])
+        line = next(text for text in paced.outcome.out.splitlines() if text.strip().startswith(name))
+        cells = [cell.rstrip("?") for cell in line.strip().removeprefix(name).split()]
         columns = ("avg", "min", "max", "p99", "p90", "p50", "std")
         assert cells == [f"{summary[tag][name]:,.2f}" for name in columns]
 
@@ -421,7 +422,7 @@ def test_finish_reasons_are_counted(mock, program):
     server = mock(tokens=5)
     outcome = program.profile(server.url, "--streaming", "--request-count", 3, "--extra-inputs", "max_tokens:4")
     assert outcome.summary["finish_reasons"] == {"length": 3}
-    assert "Finish reasons: length 3" in outcome.out
+    assert "Finish reasons: length 3" in (outcome.folder / "profile_export_console.txt").read_text()
 
 
 def test_time_per_output_token_is_correct_with_several_tokens_per_event(mock, program):

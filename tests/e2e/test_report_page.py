@@ -92,6 +92,20 @@ def test_arrow_keys_read_the_values_of_a_chart(browser, path):
     assert text.endswith(f"{chart['series'][0]['label']} 100")
 
 
+def test_all_columns_of_a_sweep_fit_1280_pixels(browser, tmp_path):
+    program = Program(tmp_path)
+    flags = "--tokenizer builtin --streaming --isl 20,2000 --osl 20 --concurrency 4,16 --request-count 24"
+    more = "--num-profile-runs 2 --goodput time_to_first_token:9"
+    run = program.begin("mock://?ttft=5&itl=1&slots=4", *flags.split(), *more.split(), texts=None).wait()
+    program.end()
+    assert run.status == 0, run.err
+    with open_page(browser, str(run.folder / "report.html"), [], viewport={"width": 1280, "height": 900}) as page:
+        widths = page.evaluate("[...document.querySelectorAll('.scroll')].map((e) => [e.scrollWidth, e.clientWidth])")
+        assert len(widths) >= 2
+        for needed, room in widths:
+            assert needed <= room
+
+
 def test_page_fits_a_phone_and_prints(browser, path, tmp_path):
     messages = []
     with open_page(browser, path, messages, viewport={"width": 360, "height": 740}) as page:

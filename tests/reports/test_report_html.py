@@ -9,7 +9,7 @@ import pytest
 
 from penstock.endpoints.reply import Failure
 from penstock.metrics.bounds import FigureBounds
-from penstock.metrics.certificate import Certificate
+from penstock.metrics.certificate import UNOBSERVABLE, Certificate, Judgement
 from penstock.metrics.intervals import FigureInterval
 from penstock.metrics.overload import Overload
 from penstock.metrics.steady_state import SteadyState
@@ -85,6 +85,32 @@ def test_figures_are_those_of_the_summary(reported, document):
     names = document["latencies"]["columns"]
     expected = [getattr(ttft, name) for name in names]
     assert [cell["value"] for cell in rows["time_to_first_token"]] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory):
+    """A run whose time to first token is INVALID and whose inter-token latency cannot be observed."""
+    verdicts = {
+        "time_to_first_token": Judgement("INVALID", ["The client was late."]),
+        "inter_token_latency": Judgement(UNOBSERVABLE, ["Too close together."]),
+    }
+    certificate = Certificate("INVALID", ["The client was late."], {}, metrics=verdicts)
+    records = [make_record(number=n, at=200 * n) for n in range(20)]
+    return read_page(report_run(tmp_path_factory.mktemp("j"), records, certificate=certificate).path("report.html"))
+
+
+def test_metric_that_cannot_be_observed_is_left_out_with_its_reason(judged):
+    cards, rows = ([each["tag"] for each in part] for part in (judged["cards"], judged["latencies"]["rows"]))
+    assert "inter_token_latency" not in cards
+    assert "inter_token_latency" not in rows
+    assert judged["verdict"]["reasons"] == ["The client was late.", "Too close together."]
+    assert "inter_token_latency" in [row["tag"] for row in judged["metrics"]["rows"]], "the table of all metrics has it"
+
+
+def test_metric_that_the_client_spoiled_is_marked(judged):
+    verdicts = {each["tag"]: each["verdict"] for each in (*judged["cards"], *judged["latencies"]["rows"])}
+    assert verdicts["time_to_first_token"] == "INVALID"
+    assert verdicts["request_latency"] is None
 
 
 def test_bounds_and_intervals_are_shown_where_the_summary_has_them(reported):

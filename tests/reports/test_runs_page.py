@@ -72,6 +72,22 @@ def test_curve_shows_throughput_against_latency_with_pareto_front_and_objective(
     assert any("concurrency 1, concurrency 2, concurrency 8" in text for text in document["conclusions"])
 
 
+def test_percentiles_of_few_requests_are_marked_and_unobservable_figures_are_left_out():
+    few, many = run(1), run(2)
+    for point, count in ((few, 367), (many, 368)):
+        point.metrics["time_to_first_token"] = Stats("ms", avg=20.0, p50=10.0, p99=20.0, count=count)
+    document = sweep([few, many._replace(unobservable=["time_to_first_token"]), run(4)])
+    columns, rows = document["overview"]["columns"], document["overview"]["rows"]
+    cells = [row[columns.index("TTFT p99 (ms)")] for row in rows]
+    assert cells[0] == {"value": 20, "unsupported": True}
+    assert cells[1] is None
+    assert cells[2] == {"value": 30}
+    assert document["notes"] == [
+        "Time to First Token cannot be observed at concurrency 2: the tokens arrived closer together than reads can tell apart."
+    ]
+    assert "by-concurrency-time-to-first-token" not in [chart["id"] for chart in document["charts"]]
+
+
 def test_points_of_one_run_are_compared_with_the_first():
     (changes,) = sweep([run(concurrency) for concurrency in LOADS])["differences"]
     assert changes["rows"][0][:2] == ["concurrency 2", "+90.0 %"]

@@ -356,6 +356,8 @@ def _short_line(result: PointOutcome) -> str:
 
 
 def _headline(summary: Summary) -> list[str]:
+    from penstock.reports.certainty_table import mark  # not above: it imports NumPy
+
     metrics = summary.metrics
     parts = [counted(summary.succeeded, "request")]
     if summary.failed:
@@ -364,5 +366,6 @@ def _headline(summary: Summary) -> list[str]:
         parts.append(f"{rate.avg:,.2f} requests/s")
     for tag, title in (("time_to_first_token", "TTFT"), ("request_latency", "latency")):
         if (stats := metrics.get(tag)) is not None:
-            parts.append(f"{title} p50 {stats.p50:,.2f} ms, p99 {stats.p99:,.2f} ms")
+            p50, p99 = (f"{getattr(stats, name):,.2f}{mark(stats, name)} ms" for name in ("p50", "p99"))
+            parts.append(f"{title} p50 {p50}, p99 {p99}")
     return parts

@@ -20,6 +20,7 @@ from penstock.comparison.compared_metrics import FAILED, GROUPS, METRICS, THROUG
 from penstock.comparison.read_runs import PairedBy, Pairs, Requests
 from penstock.errors import UserError
 from penstock.metrics.catalogue import CATALOGUE
+from penstock.plural import joined
 
 _PERCENTILES = (50, 90, 95, 99)
 _MIN_REQUESTS = 10
@@ -106,7 +107,10 @@ def compare(
     default time to first token, or request latency if nothing was streamed.
     """
     results: list[_Result] = []
-    for tag in METRICS:
+    certificates = [run.status.certificate for run in (pairs.a, pairs.b)]
+    unobservable = {tag for certificate in certificates if certificate is not None for tag in certificate.unobservable}
+    hidden = [tag for tag in METRICS if tag in unobservable]
+    for tag in (tag for tag in METRICS if tag not in hidden):
         a, b = pairs.values(tag)
         if len(a) and len(b):
             results += _compare_metric(tag, a, b, pairs.paired_by is not None, seed)
@@ -127,7 +131,7 @@ def compare(
         metric=primary,
         rows=rows,
         conclusion=conclude(sides, rows),
-        notes=[*_run_notes(sides), *reasons, *notes],
+        notes=[*_run_notes(sides), *_hidden_notes(hidden), *reasons, *notes],
     )
 
 
@@ -284,6 +288,12 @@ def conclude(sides: Sequence[Side], rows: Sequence[Row]) -> str:
     if undecided:
         sentences.append(f"There are too few requests (fewer than {_MIN_REQUESTS}) for {', '.join(undecided)}.")
     return " ".join(sentences)
+
+
+def _hidden_notes(hidden: Sequence[str]) -> Iterator[str]:
+    if hidden:
+        names = joined(CATALOGUE[tag].header for tag in hidden)
+        yield f"Not compared, because a run could not observe it: {names}. `certificate.metrics` in its JSON has the reason."
 
 
 def _run_notes(sides: Sequence[Side]) -> Iterator[str]:

@@ -24,6 +24,8 @@ class RunFigures(NamedTuple):
     failed: int
     error: str | None
     """Why its figures are not used; None if they are."""
+    unobservable: Sequence[str] = ()
+    """Metrics that tables leave out."""
 
 
 def shown_parameter(value: int | float | str) -> str:
@@ -43,6 +45,11 @@ class VariationFigures(NamedTuple):
     @property
     def usable(self) -> list[RunFigures]:
         return [run for run in self.runs if run.error is None]
+
+    def shown(self, name: str) -> Interval | None:
+        """Return a figure, unless a run could not observe it."""
+        is_hidden = any(name.rpartition("_")[0] in run.unobservable for run in self.usable)
+        return None if is_hidden else self.figures.get(name)
 
     @property
     def failed(self) -> list[RunFigures]:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.metrics.catalogue import CATALOGUE
+from penstock.metrics.experiment import VariationFigures
 from penstock.metrics.intervals import CONFIDENCE, FigureInterval, needed_for
 from penstock.metrics.metric import label
 from penstock.metrics.request_series import PERCENTS, Intervals
@@ -163,9 +164,20 @@ def mark(stats: Stats, name: str) -> str:
     return UNSUPPORTED if stats.count is not None and stats.count < _NEEDED.get(name, 0) else ""
 
 
+def figure_mark(variation: VariationFigures, name: str) -> str:
+    """Return the mark of a figure such as `request_latency_p99`, if one of its runs had too few requests."""
+    tag, _, statistic = name.rpartition("_")
+    marks = (mark(run.metrics[tag], statistic) for run in variation.usable if tag in run.metrics)
+    return next(filter(None, marks), "")
+
+
 def print_mark(console: Console, cells: Iterable[tuple[Stats, str]]) -> None:
     """Explain the mark of percentiles, if one of these has it. A cell is a metric and the name of a statistic."""
-    marked = {name for stats, name in cells if getattr(stats, name) is not None and mark(stats, name)}
+    explain_mark(console, {name for stats, name in cells if getattr(stats, name) is not None and mark(stats, name)})
+
+
+def explain_mark(console: Console, marked: Collection[str]) -> None:
+    """Say how many requests these statistics need."""
     if marked:
         needed = ", ".join(f"{count} for {name}" for name, count in _NEEDED.items() if name in marked)
         console.print(f"{UNSUPPORTED} Too few requests for this percentile; needed are {needed}.")

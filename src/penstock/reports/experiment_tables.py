@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from penstock.metrics.capacity import SearchOutcome
 from penstock.metrics.catalogue import in_table
-from penstock.metrics.confidence import Interval
 from penstock.metrics.experiment import VariationFigures, shown_parameter
 from penstock.metrics.metric import label
 from penstock.metrics.sweep import SATURATED_SHARE, latency_figure, pareto_optimal, saturation
+from penstock.reports.certainty_table import explain_mark, figure_mark
 from penstock.reports.search_page import limit_sentence, search_notes
 
 if TYPE_CHECKING:
@@ -19,12 +19,25 @@ if TYPE_CHECKING:
 _STATISTICS = ("avg", "p50", "p99")
 
 
-def _with_half_width(figure: Interval | None) -> str:
-    """Return the mean, with ± half the width of its confidence interval if there are several runs."""
+UNOBSERVED = "- The tokens arrived closer together than reads can tell apart, so this figure cannot be observed."
+
+
+def _cell(variation: VariationFigures, name: str) -> str:
+    """Return the mean, with ± half the width of its confidence interval if there are several runs, and the mark of a percentile
+    of too few requests."""
+    figure = variation.shown(name)
     if figure is None:
         return "-"
-    half = figure.half_width
-    return f"{figure.mean:,.2f}" if half is None else f"{figure.mean:,.2f} ± {half:,.2f}"
+    half = "" if figure.half_width is None else f" ± {figure.half_width:,.2f}"
+    return f"{figure.mean:,.2f}{figure_mark(variation, name)}{half}"
+
+
+def _explain_cells(console: Console, variations: Sequence[VariationFigures], names: Sequence[str]) -> None:
+    """Explain the mark of percentiles of too few requests, and the dash of figures that cannot be observed."""
+    marked = (name for name in names for each in variations if name in each.figures and figure_mark(each, name))
+    explain_mark(console, {name.rpartition("_")[2] for name in marked})
+    if any(name in each.figures and each.shown(name) is None for each in variations for name in names):
+        console.print(UNOBSERVED)
 
 
 def draw_repeated(console: Console, cell: VariationFigures, confidence: float) -> None:
@@ -41,11 +54,14 @@ def draw_repeated(console: Console, cell: VariationFigures, confidence: float) -
         for name in _STATISTICS:
             table.add_column(name, justify="right", no_wrap=True)
         table.add_column("CV of avg", justify="right", no_wrap=True)
+        names = []
         for metric in in_table("main"):
-            cells = [cell.figures.get(f"{metric.tag}_{name}") for name in _STATISTICS]
-            if cells[0] is not None:
-                table.add_row(label(metric), *map(_with_half_width, cells), _percent(cells[0].cv))
+            first, *others = (f"{metric.tag}_{name}" for name in _STATISTICS)
+            if (mean := cell.shown(first)) is not None:
+                names += [first, *others]
+                table.add_row(label(metric), *(_cell(cell, name) for name in (first, *others)), _percent(mean.cv))
         console.print(table)
+        _explain_cells(console, [cell], names)
         console.print()
     _failed_runs(console, [cell])
 
@@ -55,12 +71,20 @@ def draw_sweep(
 ) -> None:
     """Print a row for each point, with the certificate of its runs or why it failed; with `auto`, which one saturates the
     server. `left_out` names points that were not run."""
+    from rich import box
     from rich.table import Table
     from rich.text import Text
 
     if not variations:
         return
-    table = Table(title="Penstock | Sweep", title_style="bold", header_style="bold")
+    table = Table(
+        title="Penstock | Sweep",
+        title_style="bold",
+        header_style="bold",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 0, 0, 1),
+        show_edge=False,
+    )
     names = list(variations[0].parameters)
     columns = [(name, title) for name, title in _COLUMNS if any(name in each.figures for each in variations)]
     for title in (*(name.replace("_", " ") for name in names), *(title for _, title in columns)):
@@ -69,9 +93,10 @@ def draw_sweep(
     optimal = [each.label for each in pareto_optimal(variations)]
     for each in variations:
         values = map(shown_parameter, each.parameters.values())
-        figures = [_with_half_width(each.figures.get(name)) for name, _ in columns]
+        figures = [_cell(each, name) for name, _ in columns]
         table.add_row(*values, *figures, Text(_verdict(each) + (" *" if each.label in optimal else "")))
     console.print(table)
+    _explain_cells(console, variations, [name for name, _ in columns])
     if optimal:
         title = "first token" if latency_figure(variations).startswith("time") else "request latency"
         console.print(f"* No other point has both a higher throughput and a lower p99 of the {title}.")
@@ -116,12 +141,12 @@ def draw_search(console: Console, search: SearchOutcome) -> None:
 
 _COLUMNS = (
     ("request_throughput_avg", "requests/s"),
-    ("output_token_throughput_avg", "output tokens/s"),
-    ("time_to_first_token_p50", "TTFT p50 (ms)"),
-    ("time_to_first_token_p99", "TTFT p99 (ms)"),
-    ("inter_token_latency_p50", "ITL p50 (ms)"),
-    ("request_latency_p50", "latency p50 (ms)"),
-    ("request_latency_p99", "latency p99 (ms)"),
+    ("output_token_throughput_avg", "output\ntokens/s"),
+    ("time_to_first_token_p50", "TTFT p50\n(ms)"),
+    ("time_to_first_token_p99", "TTFT p99\n(ms)"),
+    ("inter_token_latency_p50", "ITL p50\n(ms)"),
+    ("request_latency_p50", "latency\np50 (ms)"),
+    ("request_latency_p99", "latency\np99 (ms)"),
 )
 _VERDICTS = ("INVALID", "DEGRADED", "VALID")
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from penstock.metrics.bounds import HEADLINE
 from penstock.metrics.catalogue import CATALOGUE
+from penstock.metrics.certificate import UNOBSERVABLE
 from penstock.metrics.intervals import FigureInterval
 from penstock.metrics.metric import label
 from penstock.metrics.objectives import parse_objectives
@@ -105,7 +106,14 @@ def _verdict(summary: Summary) -> dict[str, Any]:
     certificate = summary.certificate
     if certificate is None:
         return {"verdict": "NONE", "summary": "The run has no certificate.", "reasons": []}
-    return {"verdict": certificate.verdict, "summary": certificate.summary, "reasons": certificate.reasons}
+    reasons = [*certificate.reasons, *certificate.left_out]
+    return {"verdict": certificate.verdict, "summary": certificate.summary, "reasons": reasons}
+
+
+def _verdict_on(summary: Summary, tag: str) -> str | None:
+    """Return the verdict on a metric, if it is worth a mark."""
+    judged = None if summary.certificate is None else summary.certificate.metrics.get(tag)
+    return None if judged is None or judged.verdict == "VALID" else judged.verdict
 
 
 def _cell(summary: Summary, tag: str, statistic: str) -> dict[str, Any] | None:
@@ -131,11 +139,11 @@ def _figure(stats: Stats, statistic: str, interval: FigureInterval | None) -> di
 
 def _cards(summary: Summary) -> Iterator[dict[str, Any]]:
     for tag in _CARDS:
-        stats = summary.metrics.get(tag)
-        if stats is None:
+        stats, verdict = summary.metrics.get(tag), _verdict_on(summary, tag)
+        if stats is None or verdict == UNOBSERVABLE:
             continue
         metric = CATALOGUE[tag]
-        card = {"tag": tag, "label": metric.header, "unit": metric.unit}
+        card = {"tag": tag, "label": metric.header, "unit": metric.unit, "verdict": verdict}
         if stats.scalar or tag not in HEADLINE:
             yield {**card, "statistic": "", **(_cell(summary, tag, "avg") or {})}
             continue
@@ -150,9 +158,11 @@ def _shown_steady_state(summary: Summary) -> SteadyState | None:
 
 def _latency_rows(summary: Summary) -> Iterator[dict[str, Any]]:
     for tag in HEADLINE:
-        if tag in summary.metrics:
+        verdict = _verdict_on(summary, tag)
+        if tag in summary.metrics and verdict != UNOBSERVABLE:
             cells = [_cell(summary, tag, statistic) for statistic in _STATISTICS]
-            yield {"tag": tag, "label": label(CATALOGUE[tag]), "note": CATALOGUE[tag].note, "cells": cells}
+            note = CATALOGUE[tag].note
+            yield {"tag": tag, "label": label(CATALOGUE[tag]), "note": note, "verdict": verdict, "cells": cells}
 
 
 def _steady_latencies(summary: Summary) -> dict[str, Any] | None:
@@ -162,7 +172,8 @@ def _steady_latencies(summary: Summary) -> dict[str, Any] | None:
         return None
     rows = []
     differs = False
-    for tag in (tag for tag in HEADLINE if tag in steady.metrics and tag in summary.metrics):
+    shown = [tag for tag in HEADLINE if tag in summary.metrics and _verdict_on(summary, tag) != UNOBSERVABLE]
+    for tag in (tag for tag in shown if tag in steady.metrics):
         stats, intervals = steady.metrics[tag], steady.intervals.get(tag, {})
         cells = [_figure(stats, name, intervals.get(name)) for name in _STATISTICS]
         rows.append({"tag": tag, "label": label(CATALOGUE[tag]), "note": CATALOGUE[tag].note, "cells": cells})

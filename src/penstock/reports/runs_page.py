@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from string import ascii_uppercase
 from typing import Any, NamedTuple
 
@@ -16,7 +16,8 @@ from penstock.metrics.experiment import VariationFigures, shown_parameter
 from penstock.metrics.metric import label
 from penstock.metrics.objectives import parse_objectives
 from penstock.metrics.sweep import best_points, latency_figure, pareto_optimal, saturation
-from penstock.plural import counted
+from penstock.plural import counted, joined
+from penstock.reports.certainty_table import figure_mark
 from penstock.reports.charts import Chart, Mark, Series, is_wide, numbers
 from penstock.reports.search_page import (
     limit_cards,
@@ -109,8 +110,21 @@ def experiment_document(
         "notes": [
             *(f"{run.label} is left out: {run.error}" for each in variations for run in each.failed),
             *([] if left_out is None else [left_out]),
+            *_unobserved(variations),
         ],
     }
+
+
+def _unobserved(variations: Sequence[VariationFigures]) -> Iterator[str]:
+    """Yield which figures of the tables could not be observed, and at which points."""
+    columns = {name.rpartition("_")[0]: None for name, _ in _COLUMNS}
+    for tag in columns:
+        points = [_name(each) for each in variations if any(tag in run.unobservable for run in each.usable)]
+        if points:
+            yield (
+                f"{CATALOGUE[tag].header} cannot be observed at {joined(points)}: the tokens arrived closer together than "
+                "reads can tell apart."
+            )
 
 
 def _conclusions(variations: Sequence[VariationFigures], settings: Settings) -> list[str]:
@@ -139,10 +153,13 @@ def _values(variation: VariationFigures) -> str:
     return ", ".join(map(shown_parameter, variation.parameters.values()))
 
 
-def _cell(figure: Interval | None) -> dict[str, Any] | None:
+def _cell(variation: VariationFigures, name: str) -> dict[str, Any] | None:
+    figure = variation.shown(name)
     if figure is None:
         return None
     cell: dict[str, Any] = {"value": numbers([figure.mean])[0]}
+    if figure_mark(variation, name):
+        cell["unsupported"] = True
     if figure.ci_low is not None and figure.ci_high is not None:
         cell["interval"] = numbers([figure.ci_low, figure.ci_high])
     return cell
@@ -155,7 +172,7 @@ def _overview(variations: Sequence[VariationFigures]) -> dict[str, Any]:
         verdicts = [run.verdict for run in each.usable if run.verdict is not None]
         worst = next((verdict for verdict in ("INVALID", "DEGRADED", "VALID") if verdict in verdicts), None)
         verdict = {"status": worst or "failed"}
-        rows.append([_name(each), *(_cell(each.figures.get(name)) for name, _ in columns), verdict])
+        rows.append([_name(each), *(_cell(each, name) for name, _ in columns), verdict])
     return {
         "columns": ["Point", *(title for _, title in columns), "Certificate"],
         "rows": rows,
@@ -224,7 +241,7 @@ def _by_parameter(usable: Sequence[VariationFigures], parameters: Sequence[str])
     for title, unit, figures in _BY_PARAMETER:
         series = []
         for name, text in figures:
-            if all(name in each.figures for each in points):
+            if all(each.shown(name) is not None for each in points):
                 of_points = [each.figures[name] for each in points]
                 series.append(Series(text, numbers([figure.mean for figure in of_points]), *_ends(of_points)))
         if series:
@@ -298,11 +315,10 @@ def _repeated(variations: Sequence[VariationFigures], confidence: float) -> list
     for each in variations:
         rows = []
         for metric in in_table("main"):
-            cells = [each.figures.get(f"{metric.tag}_{name}") for name in ("avg", "p50", "p99")]
-            if cells[0] is not None:
-                cv = cells[0].cv
-                shown = None if cv is None else f"{cv:.1%}"
-                rows.append([label(metric), *map(_cell, cells), shown])
+            names = [f"{metric.tag}_{name}" for name in ("avg", "p50", "p99")]
+            if (mean := each.shown(names[0])) is not None:
+                shown = None if mean.cv is None else f"{mean.cv:.1%}"
+                rows.append([label(metric), *(_cell(each, name) for name in names), shown])
         if rows:
             title = f"Mean of {counted(len(each.usable), 'run')} with its {100 * confidence:.4g} % confidence interval"
             name = f"{_name(each)}: " if each.parameters else ""
@@ -322,12 +338,12 @@ def _changes(usable: Sequence[VariationFigures]) -> list[dict[str, Any]]:
     if len(usable) < 2:
         return []
     first, *others = usable
-    columns = [(name, title) for name, title in _COLUMNS if name in first.figures]
+    columns = [(name, title) for name, title in _COLUMNS if first.shown(name) is not None]
     rows = []
     for each in others:
         cells = []
         for name, _ in columns:
-            before, after = first.figures[name].mean, each.figures.get(name)
+            before, after = first.figures[name].mean, each.shown(name)
             known = after is not None and before
             cells.append(f"{100 * (after.mean / before - 1):+,.1f} %" if known and after is not None else None)
         rows.append([_name(each), *cells])

@@ -188,14 +188,16 @@ def report_logged(
 def _figures(result: PointOutcome) -> RunFigures:
     point = result.point
     summary = None if result.report is None else result.report.summary
+    certificate = None if summary is None else summary.certificate
     return RunFigures(
         point.label,
         variation_label(point.parameters),
         point.parameters,
         point.variation,
         {} if summary is None else summary.metrics,
-        None if summary is None or summary.certificate is None else summary.certificate.verdict,
+        None if certificate is None else certificate.verdict,
         0 if summary is None else summary.succeeded + summary.failed,
         0 if summary is None else summary.failed,
         result.error,
+        [] if certificate is None else certificate.unobservable,
     )

@@ -53,7 +53,7 @@ function table(label, columns, rows, { text = [0], wide = false, name = "" } = {
   );
   const made = element(
     "table",
-    { class: "data " + (wide ? "wide " : "") + name },
+    { class: "data " + (wide ? "wide " : "") + (columns.length > 8 ? "dense " : "") + name },
     element("caption", { class: "hidden" }, label),
     element("thead", {}, element("tr", {}, head)),
     element("tbody", {}, body),
@@ -603,6 +603,7 @@ function cards() {
       card.label + (card.statistic ? ", " + card.statistic : ""),
       figureText(card),
       [
+        card.verdict ? element("div", {}, status(card.verdict)) : null,
         card.also ? element("div", {}, `p99 ${figureText(card.also)} ${card.unit}`) : null,
         hasBounds(card) ? element("div", {}, "true value " + range(card.bounds)) : null,
         card.interval ? element("div", {}, "95 % interval " + range(card.interval)) : null,
@@ -615,7 +616,7 @@ function cards() {
 
 function figureTable(label, columns, given) {
   const rows = given.map((row) => [
-    element("span", { title: row.note }, row.label),
+    element("span", { title: row.note }, row.label, " ", row.verdict ? status(row.verdict) : null),
     ...row.cells.map((cell) => (cell === null ? null : element("span", {}, figureText(cell), ...uncertainty(cell)))),
   ]);
   return table(label, ["Metric", ...columns], rows, { wide: true });
@@ -736,11 +737,15 @@ function runsCell(cell) {
   if (cell === null || typeof cell !== "object") return cell;
   if (cell.status) return status(cell.status === "failed" ? "failed" : cell.status);
   const sign = cell.signed && cell.value > 0 ? "+" : "";
-  return element("span", {}, sign + format(cell.value), ...uncertainty(cell));
+  return element("span", {}, sign + figureText(cell), ...uncertainty(cell));
 }
 
 function runsTable(label, { columns, rows, text = [0] }) {
-  return table(label, columns, rows.map((row) => row.map(runsCell)), { text, wide: true });
+  const marked = rows.some((row) => row.some((cell) => cell && cell.unsupported));
+  return [
+    table(label, columns, rows.map((row) => row.map(runsCell)), { text, wide: true }),
+    marked ? element("p", { class: "muted" }, "?: too few requests for this percentile.") : null,
+  ];
 }
 
 function runsPage() {
