@@ -15,10 +15,15 @@ TOKENS = 7
 RANKING = ("--rankings-passages-mean", 3, "--rankings-passages-prompt-token-mean", 10)
 RANKING = (*RANKING, "--rankings-query-prompt-token-mean", 8)
 PROMPT = ("--isl", 20)
+IMAGES = ("--image-width-mean", 8, "--image-height-mean", 8)
 OUTPUT_METRICS = ("time_to_first_token", "inter_token_latency", "output_sequence_length", "output_token_throughput")
 
 CASES: dict[str, tuple[str, tuple[Any, ...]]] = {
     "embeddings": ("/v1/embeddings", (*PROMPT, "--batch-size", 2)),
+    "chat_embeddings": ("/v1/embeddings", (*PROMPT, *IMAGES)),
+    "nim_embeddings": ("/v1/embeddings", (*PROMPT, *IMAGES, "--batch-size", 2, "--extra-inputs", "input_type:passage")),
+    "image_edit": ("/v1/images/edits", (*PROMPT, *IMAGES, "--extra-inputs", "n:2")),
+    "image_retrieval": ("/v1/infer", (*IMAGES, "--batch-size-image", 3)),
     "nim_rankings": ("/v1/ranking", RANKING),
     "cohere_rankings": ("/v2/rerank", RANKING),
     "hf_tei_rankings": ("/rerank", RANKING),
@@ -57,10 +62,11 @@ def test_endpoint_reports_the_counts_and_times_of_the_server(runs: Runs, name: s
     path, flags = CASES[name]
     done = outcomes[name]
     assert done.status == 0, done
-    served = [entry for entry in log if entry["path"] == path]
-    assert [entry["status"] for entry in served] == [200] * 3
-    by_id = {entry["request_id"]: entry for entry in served}
     assert len(done.records) == 3
+    ids = {record["metadata"]["x_request_id"] for record in done.records}
+    served = [entry for entry in log if entry["request_id"] in ids]
+    assert [(entry["status"], entry["path"]) for entry in served] == [(200, path)] * 3
+    by_id = {entry["request_id"]: entry for entry in served}
     for record in done.records:
         entry = by_id[record["metadata"]["x_request_id"]]
         assert entry["stream"] is ("--streaming" in flags)
@@ -84,15 +90,16 @@ def test_endpoint_reports_the_counts_and_times_of_the_server(runs: Runs, name: s
 def test_usage_is_read_where_the_api_has_it(runs: Runs) -> None:
     outcomes, _ = runs
     without = {name for name, done in outcomes.items() if "usage_prompt_tokens" not in done.summary}
-    assert without == {"hf_tei_rankings"}
+    assert without == {"hf_tei_rankings", "image_retrieval"}
 
 
 def test_input_length_is_that_of_the_texts(runs: Runs) -> None:
     outcomes, _ = runs
     lengths = {name: done.summary.get("input_sequence_length", {}).get("avg") for name, done in outcomes.items()}
-    assert lengths["audio_transcription"] is None
-    assert [lengths[name] for name in ("messages", "huggingface_generate", "image_generation")] == [20, 20, 20]
-    assert lengths["embeddings"] == 40
+    assert lengths["audio_transcription"] is lengths["image_retrieval"] is None
+    prompts = ("messages", "huggingface_generate", "image_generation", "image_edit", "chat_embeddings")
+    assert [lengths[name] for name in prompts] == [20] * 5
+    assert lengths["embeddings"] == lengths["nim_embeddings"] == 40
     for name in ("nim_rankings", "cohere_rankings", "hf_tei_rankings"):
         assert lengths[name] == pytest.approx(
             38, abs=3
@@ -111,6 +118,12 @@ def test_images_and_audio_are_measured(runs: Runs) -> None:
     assert audio["rtfx"]["value"] == pytest.approx(500 / audio["request_latency"]["value"])
     assert [entry["audios"] for entry in log if entry["path"].endswith("/transcriptions")] == [1, 1, 1]
     assert "num_images" not in outcomes["embeddings"].summary
+    counts = {name: done.records[0]["metrics"].get("num_images", {}).get("value") for name, done in outcomes.items()}
+    # Of an edit, the images in the reply count.
+    expected = {"chat_embeddings": 1, "nim_embeddings": 1, "image_edit": 2, "image_retrieval": 3}
+    assert {name: counts[name] for name in expected} == expected
+    for name, path in (("image_edit", "/v1/images/edits"), ("image_retrieval", "/v1/infer")):
+        assert {entry["images"] for entry in log if entry["path"] == path} == {1 if name == "image_edit" else 3}
 
 
 def test_titles_name_the_kind_of_the_endpoint(runs: Runs) -> None:
@@ -119,6 +132,10 @@ def test_titles_name_the_kind_of_the_endpoint(runs: Runs) -> None:
     assert titles["embeddings"] == "Embeddings Metrics"
     assert titles["messages"] == "LLM Metrics"
     assert titles["audio_transcription"] == "Audio Transcription Metrics"
+    assert titles["chat_embeddings"] == "Embeddings Metrics"
+    assert titles["nim_embeddings"] == "NIM Embeddings Metrics"
+    assert titles["image_edit"] == "Image Edit Metrics"
+    assert titles["image_retrieval"] == "Image Retrieval Metrics"
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,34 @@ def body(name: str, turn: Turn, history: History = NO_HISTORY, **settings: Any) 
             {"extra": {"dimensions": 8}},
             '{"model":"m","input":["a","b"],"dimensions":8,"user":"u"}',
         ),
+        ("chat_embeddings", HELLO, {}, '{"messages":[{"role":"user","content":"Hello!"}],"model":"m"}'),
+        (
+            "chat_embeddings",
+            Turn(texts=("Look",), images=(PNG,)),
+            {"extra": {"encoding_format": "float"}},
+            (
+                '{"messages":[{"role":"user","content":[{"type":"text","text":"Look"},{"type":"image_url","image_url":'
+                '{"url":"data:image/png;base64,iVBORw0KGgo="}}]}],"model":"m","encoding_format":"float"}'
+            ),
+        ),
+        (
+            "nim_embeddings",
+            Turn(texts=("Look", "b"), images=(PNG,)),
+            {"extra": {"input_type": "passage"}},
+            '{"model":"m","input":["Look data:image/png;base64,iVBORw0KGgo=","b"],"input_type":"passage"}',
+        ),
+        (
+            "nim_embeddings",
+            Turn(images=(PNG, PNG)),
+            {},
+            '{"model":"m","input":["data:image/png;base64,iVBORw0KGgo=","data:image/png;base64,iVBORw0KGgo="]}',
+        ),
+        (
+            "image_retrieval",
+            Turn(images=(PNG,)),
+            {"extra": {"threshold": 0.5}},
+            '{"input":[{"type":"image_url","url":"data:image/png;base64,iVBORw0KGgo="}],"threshold":0.5}',
+        ),
         ("nim_rankings", RANKING, {}, '{"model":"m","query":{"text":"q"},"passages":[{"text":"a"},{"text":"b"}]}'),
         (
             "cohere_rankings",
@@ -142,6 +170,36 @@ def test_transcription_is_a_form_with_the_bytes_of_the_clip() -> None:
     assert transcription.decode(encoded) == built | {"temperature": "0"}
 
 
+def test_system_prompt_is_in_the_messages_of_a_chat_embedding() -> None:
+    assert body("chat_embeddings", HELLO, History("Be brief.", "I am Ann.")) == (
+        '{"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"I am Ann."},'
+        '{"role":"user","content":"Hello!"}],"model":"m"}'
+    )
+
+
+@pytest.mark.parametrize(("count", "name"), [(1, "image"), (2, "image[]")])
+def test_image_edit_is_a_form_with_the_bytes_of_the_images(count: int, name: str) -> None:
+    edit = endpoint("image_edit")
+    turn = Turn(texts=("Add snow.",), images=(PNG,) * count)
+    built = edit.build(turn, "m", EndpointSettings(extra={"size": "512x512"}))
+    encoded = edit.encode(built)
+    boundary = edit.declaration.content_type.partition("; boundary=")[2]
+    texts = {"prompt": "Add snow.", "model": "m", "response_format": "b64_json", "n": "1", "size": "512x512"}
+    parts = [f'Content-Disposition: form-data; name="{key}"\r\n\r\n{value}'.encode() for key, value in texts.items()]
+    head = f'Content-Disposition: form-data; name="{name}"; filename="image.png"\r\nContent-Type: image/png\r\n\r\n'
+    parts += [head.encode() + b"\x89PNG\r\n\x1a\n"] * count
+    begin = f"--{boundary}".encode()
+    assert encoded == b"".join(begin + b"\r\n" + part + b"\r\n" for part in parts) + begin + b"--\r\n"
+    assert edit.decode(encoded) == built | {"n": "1"}
+
+
+def test_image_edit_sends_the_url_of_an_image() -> None:
+    edit = endpoint("image_edit")
+    built = edit.build(Turn(texts=("a",), images=(Media("http://h/a.png"),)), "m", EndpointSettings())
+    assert built["url"] == "http://h/a.png"
+    assert "image" not in built
+
+
 @pytest.mark.parametrize(
     ("name", "turn", "message"),
     [
@@ -151,6 +209,13 @@ def test_transcription_is_a_form_with_the_bytes_of_the_clip() -> None:
             "A ranking needs one query and at least one passage, and an entry of the data has 1 and 0",
         ),
         ("hf_tei_rankings", Turn(texts=("a",), text_names=("passages",)), "has 0 and 1"),
+        (
+            "image_edit",
+            HELLO,
+            "sends images or the URL of one in each request, not 0 images with 0 URLs; give --image-width",
+        ),
+        ("image_edit", Turn(images=(PNG, Media("http://h/a.png"))), "not 2 images with 1 URLs"),
+        ("image_retrieval", HELLO, "image_retrieval sends images; give --image-width-mean"),
         ("audio_transcription", HELLO, "sends one audio clip in each request, not 0; give --audio-length-mean"),
         (
             "audio_transcription",
@@ -175,6 +240,10 @@ def test_turn_that_does_not_fit_is_refused(name: str, turn: Turn, message: str) 
         ("messages", {"system": "s", "messages": [{"content": [{"type": "text", "text": "a"}]}]}, ["s", "a"]),
         ("huggingface_generate", {"inputs": "a"}, ["a"]),
         ("image_generation", {"prompt": "a"}, ["a"]),
+        ("image_edit", {"prompt": "a"}, ["a"]),
+        ("image_retrieval", {}, []),
+        ("chat_embeddings", {"messages": [{"role": "user", "content": "a"}]}, ["a"]),
+        ("nim_embeddings", {"input": ["a data:image/png;base64,AA", "data:image/png;base64,AA", "b"]}, ["a", "b"]),
         ("audio_transcription", {}, []),
     ],
 )

@@ -27,6 +27,14 @@ def stream(*events: Any) -> bytes:
     ("name", "value", "results"),
     [
         ("embeddings", {"data": [{"object": "embedding", "embedding": [0.1]}, {"embedding": "AAA="}]}, 2),
+        ("chat_embeddings", {"data": [{"object": "embedding", "embedding": [0.1]}]}, 1),
+        ("nim_embeddings", {"data": [{"embedding": [0.1]}, {"embedding": [0.2]}]}, 2),
+        ("image_edit", {"data": [{"b64_json": "AAAA"}, {"url": "http://h/1.png"}]}, 2),
+        (
+            "image_retrieval",
+            {"data": [{"index": 0, "bounding_boxes": {"title": []}}], "usage": {"images_size_mb": 1}},
+            1,
+        ),
         ("nim_rankings", {"rankings": [{"index": 1, "logit": 2.5}, {"index": 0, "logit": -1}]}, 2),
         ("cohere_rankings", {"results": [{"index": 0, "relevance_score": 0.9}]}, 1),
         ("hf_tei_rankings", [{"index": 0, "score": 0.9}, {"index": 1, "score": 0.1}], 2),
@@ -82,6 +90,9 @@ def test_token_counts_of_the_server_are_read(name: str, value: Any, usage: Usage
         "messages",
         "huggingface_generate",
         "image_generation",
+        "image_edit",
+        "image_retrieval",
+        "chat_embeddings",
         "audio_transcription",
     ],
 )

@@ -23,6 +23,28 @@ from penstock.mock_server.dialect_table import find_dialect
         ("/generate_stream", b'{"inputs":"a","parameters":{"max_new_tokens":0}}', "max_new_tokens must be from 1 to"),
         ("/v1/images/generations", b'{"model":"m"}', "prompt is required"),
         ("/v1/images/generations", b'{"model":"m","prompt":"a","n":0}', "n must be from 1 to 128"),
+        ("/v1/embeddings", b'{"model":"m"}', "input is required"),
+        (
+            "/v1/embeddings",
+            b'{"model":"m","input":["a data:image/png;base64,AAAA"]}',
+            "not hold an image of a known format",
+        ),
+        ("/v1/infer", b'{"input":[]}', "input is required and must hold at least one image"),
+        ("/v1/infer", b'{"input":[{"type":"text","url":"a"}]}', "the only type of an input is image_url"),
+        ("/v1/images/edits", b'--b\r\nx; name="model"\r\n\r\nm\r\n--b--\r\n', "prompt is required"),
+        (
+            "/v1/images/edits",
+            b'--b\r\nx; name="model"\r\n\r\nm\r\n--b\r\nx; name="prompt"\r\n\r\np\r\n--b--\r\n',
+            "image is required and must hold at least one image",
+        ),
+        (
+            "/v1/images/edits",
+            (
+                b'--b\r\nx; name="model"\r\n\r\nm\r\n--b\r\nx; name="prompt"\r\n\r\np\r\n--b\r\n'
+                b'x; name="image"\r\n\r\nGIF\r\n--b--\r\n'
+            ),
+            "image must be an image of a known format",
+        ),
         ("/v1/audio/transcriptions", b"{}", "the body is not a form"),
         (
             "/v1/audio/transcriptions",

@@ -53,7 +53,10 @@ def resolved(monkeypatch: pytest.MonkeyPatch, *flags: str, type_: str = f"{__nam
             "adds an image to each request, which --endpoint-type small cannot",
         ),
         ("--audio-length-mean 1", "--endpoint-type small cannot carry; use chat, responses or audio_transcription."),
-        ("--shared-system-prompt-length 5", "--endpoint-type small sends one prompt; use chat, responses or messages."),
+        (
+            "--shared-system-prompt-length 5",
+            "--endpoint-type small sends one prompt; use chat, responses, messages or chat_embeddings.",
+        ),
         (
             "--conversation-turn-mean 2",
             "--endpoint-type small cannot send earlier turns; use chat, responses or messages.",
@@ -91,7 +94,8 @@ def test_url_is_complete_for_a_type_without_a_path(name: str, url: str) -> None:
 
 
 def test_only_types_with_a_path_of_their_own_are_alternatives() -> None:
-    assert types_that_take("images") == ["chat", "responses", "messages"]
+    takes_images = ["chat_embeddings", "nim_embeddings", "image_edit", "image_retrieval"]
+    assert types_that_take("images") == ["chat", "responses", "messages", *takes_images]
 
 
 def test_plugin_that_declares_nothing_has_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:

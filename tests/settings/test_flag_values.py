@@ -108,7 +108,7 @@ def test_invalid_text_is_refused(spelling: str, text: str, sentence: str) -> Non
     ("spelling", "choice", "supported"),
     [
         ("--endpoint-type", "solido_rag", "chat, completions, .* and"),
-        ("--endpoint-type", "NIM-embeddings", "chat, completions, .* and"),
+        ("--endpoint-type", "Video-generation", "chat, completions, .* and"),
     ],
 )
 def test_unsupported_choices_are_refused_by_name(spelling: str, choice: str, supported: str) -> None:

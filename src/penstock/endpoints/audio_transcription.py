@@ -1,34 +1,25 @@
-"""POST /v1/audio/transcriptions. The request is a form with the bytes of one audio file; the reply is its transcript.
-
-`build` returns the fields of the form, in which the file is base64, and `encode` writes the form.
-"""
+"""POST /v1/audio/transcriptions. The request is a form with the bytes of one audio file; the reply is its transcript."""
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
-from typing import Any
-
-import orjson
-
 from penstock.datasets.conversation import Turn
-from penstock.endpoints.base import NO_HISTORY, Body, Declaration, Endpoint, History
+from penstock.endpoints.base import NO_HISTORY, Body, Declaration, History
+from penstock.endpoints.form import CONTENT_TYPE, FormEndpoint, form_file
 from penstock.endpoints.json_replies import UNREADABLE, error_failure, excerpt, not_json, parse_json
 from penstock.endpoints.messages_replies import read_any_usage
 from penstock.endpoints.reply import Failure, Reply
 from penstock.errors import UserError
 from penstock.settings.schema import EndpointSettings
 
-_BOUNDARY = "penstock-58f1d0c3a94e4b6f8a27c6e5b1d93f40"
-"""128 random bits after the name, so that no file contains it."""
 _TYPES = {"mp3": "mpeg", "m4a": "mp4"}
 """Media types that differ from the name of the format."""
 
 
-class AudioTranscription(Endpoint):
+class AudioTranscription(FormEndpoint):
     name = "audio_transcription"
     path = "/v1/audio/transcriptions"
     declaration = Declaration(
-        content_type=f"multipart/form-data; boundary={_BOUNDARY}",
+        content_type=CONTENT_TYPE,
         streams=False,
         inputs=frozenset({"audio"}),
         input_tokens=False,
@@ -48,33 +39,8 @@ class AudioTranscription(Endpoint):
             raise UserError(
                 "--endpoint-type audio_transcription sends the bytes of a clip, not its URL; download it, and name the file."
             )
-        file = {
-            "filename": f"audio.{audio.format}",
-            "type": f"audio/{_TYPES.get(audio.format, audio.format)}",
-            "data": audio.data,
-        }
+        file = form_file(f"audio.{audio.format}", f"audio/{_TYPES.get(audio.format, audio.format)}", audio.data)
         return {"file": file, "model": model} | settings.extra | turn.extra
-
-    def encode(self, body: Body) -> bytes:
-        parts: list[bytes] = []
-        for name, value in body.items():
-            parts += [b"--%b\r\n" % _BOUNDARY.encode(), *_part(name, value), b"\r\n"]
-        return b"".join([*parts, b"--%b--\r\n" % _BOUNDARY.encode()])
-
-    def decode(self, body: bytes) -> Any:
-        boundary = b"--" + _BOUNDARY.encode()
-        fields: dict[str, Any] = {}
-        for part in body.removeprefix(boundary).split(b"\r\n" + boundary)[:-1]:
-            head, _, value = part.partition(b"\r\n\r\n")
-            _, name, *rest = head.decode().split('"')
-            if len(rest) < 3:
-                fields[name] = value.decode()
-                continue
-            type_ = head.decode().rpartition("Content-Type: ")[2]
-            fields[name] = {"filename": rest[1], "type": type_, "data": b64encode(value).decode()}
-        if not fields:
-            raise ValueError("the body is not a form")
-        return fields
 
     def input_text(self, body: Body) -> list[str]:
         return []
@@ -101,11 +67,3 @@ class AudioTranscription(Endpoint):
         reply.vectors = 1  # an empty transcript is one, too: synthetic clips contain no speech
         reply.done = True
         return reply
-
-
-def _part(name: str, value: Any) -> list[bytes]:
-    if isinstance(value, dict) and value.keys() == {"filename", "type", "data"}:
-        head = f'Content-Disposition: form-data; name="{name}"; filename="{value["filename"]}"\r\n'
-        return [f"{head}Content-Type: {value['type']}\r\n\r\n".encode(), b64decode(value["data"])]
-    text = value.encode() if isinstance(value, str) else orjson.dumps(value)
-    return [f'Content-Disposition: form-data; name="{name}"\r\n\r\n'.encode(), text]

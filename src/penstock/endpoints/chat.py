@@ -21,7 +21,7 @@ class Chat(Endpoint):
 
     def build(self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY) -> Body:
         body: Body = {
-            "messages": [*_system_and_context(history), *history.items, _message(turn)],
+            "messages": [*first_messages(history), *history.items, user_message(turn)],
             "model": model,
             "stream": settings.streaming,
         }
@@ -30,7 +30,7 @@ class Chat(Endpoint):
         body |= settings.extra
         body |= turn.extra
         if isinstance(messages := turn.extra.get("messages"), list):  # the whole prompt of a row of a trace
-            body["messages"] = [*_system_and_context(history), *messages]
+            body["messages"] = [*first_messages(history), *messages]
         set_stream_options(body, per_chunk=settings.per_chunk_usage)
         return body
 
@@ -41,7 +41,7 @@ class Chat(Endpoint):
             answer |= {"content": reply.content or None, "tool_calls": reply.items}
         else:
             answer["content"] = "".join(reply.outputs[:1] or reply.reasonings[:1]) or None
-        history.items += [_message(turn), answer]
+        history.items += [user_message(turn), answer]
 
     def input_text(self, body: Body) -> list[str]:
         texts = tool_texts(body)
@@ -63,7 +63,7 @@ class Chat(Endpoint):
         return read_choices_body(body)
 
 
-def _message(turn: Turn) -> dict[str, Any]:
+def user_message(turn: Turn) -> dict[str, Any]:
     if len(turn.texts) == 1 and not turn.images and not turn.audios:
         return {"role": turn.role, "content": turn.texts[0]}
     parts: list[dict[str, Any]] = [{"type": "text", "text": text} for text in turn.texts]
@@ -79,7 +79,7 @@ def _audio_part(audio: Media) -> dict[str, Any]:
     return {"type": "input_audio", "input_audio": {"data": audio.data, "format": audio.format}}
 
 
-def _system_and_context(history: History) -> list[dict[str, Any]]:
+def first_messages(history: History) -> list[dict[str, Any]]:
     """Return the messages at the beginning of every turn: the system prompt and the user context."""
     messages = [("system", history.system), ("user", history.context)]
     return [{"role": role, "content": text} for role, text in messages if text is not None]

@@ -1,13 +1,15 @@
-"""POST /v1/embeddings."""
+"""POST /v1/embeddings, with texts, with messages as vLLM takes them, or with texts and images as NVIDIA's NIMs do."""
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import Any
 
 import msgspec
 
 from penstock.datasets.conversation import Turn
 from penstock.endpoints.base import NO_HISTORY, Body, Declaration, Endpoint, History
+from penstock.endpoints.chat import Chat, first_messages, user_message
 from penstock.endpoints.json_replies import decode_reply
 from penstock.endpoints.messages_replies import read_any_usage
 from penstock.endpoints.openai_common import texts_of
@@ -27,6 +29,7 @@ class _Embeddings(msgspec.Struct):
 
 
 _decoder = msgspec.json.Decoder(_Embeddings)
+_IMAGE = "data:image/"
 
 
 class Embeddings(Endpoint):
@@ -56,3 +59,37 @@ class Embeddings(Endpoint):
             reply.usage = read_any_usage(decoded.usage)
             reply.model = decoded.model
         return reply
+
+
+class ChatEmbeddings(Embeddings):
+    """Embeds the messages of a chat, which can contain images, to one vector."""
+
+    name = "chat_embeddings"
+    declaration = Embeddings.declaration._replace(
+        inputs=frozenset({"images", "system"}), body_key="messages", separate_texts=False
+    )
+
+    def build(self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY) -> Body:
+        body: Body = {"messages": [*first_messages(history), user_message(turn)], "model": model}
+        return body | settings.extra | turn.extra
+
+    def input_text(self, body: Body) -> list[str]:
+        return Chat().input_text(body)
+
+
+class NimEmbeddings(Embeddings):
+    """Embeds texts, images, or a text and an image, which form one input with a space between them."""
+
+    name = "nim_embeddings"
+    declaration = Embeddings.declaration._replace(
+        inputs=frozenset({"images"}), title="NIM Embeddings Metrics", provider="nvidia"
+    )
+
+    def build(self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY) -> Body:
+        pairs = zip_longest(turn.texts, [image.data for image in turn.images])
+        inputs = [" ".join(part for part in pair if part) for pair in pairs]
+        return {"model": model, "input": inputs} | settings.extra | turn.extra
+
+    def input_text(self, body: Body) -> list[str]:
+        texts = [text.partition(_IMAGE)[0] for text in texts_of(body.get("input"))]
+        return [text.removesuffix(" ") for text in texts if text]

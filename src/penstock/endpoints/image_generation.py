@@ -82,12 +82,17 @@ class ImageGeneration(Endpoint):
         return reply
 
     def read_body(self, body: bytes) -> Reply:
-        reply = Reply()
-        decoded = decode_reply(body, _decoder, reply, "list of images")
-        if decoded is not None:
-            reply.images = reply.vectors = sum(map(_has_image, decoded.data))
-            reply.usage = read_any_usage(decoded.usage)
-        return reply
+        return read_images(body)
+
+
+def read_images(body: bytes) -> Reply:
+    """Read an unstreamed list of images."""
+    reply = Reply()
+    decoded = decode_reply(body, _decoder, reply, "list of images")
+    if decoded is not None:
+        reply.images = reply.vectors = sum(map(_has_image, decoded.data))
+        reply.usage = read_any_usage(decoded.usage)
+    return reply
 
 
 def _has_image(image: _Image) -> bool:

@@ -34,7 +34,7 @@ _QUERY, _PASSAGES = ("query", "queries"), ("passage", "passages")
 """Names of texts."""
 
 
-def _declaration(body_key: str, title: str = "Ranking Metrics") -> Declaration:
+def _declaration(body_key: str, provider: str, title: str = "Ranking Metrics") -> Declaration:
     return Declaration(
         streams=False,
         inputs=frozenset({"passages"}),
@@ -42,6 +42,7 @@ def _declaration(body_key: str, title: str = "Ranking Metrics") -> Declaration:
         output_tokens=False,
         title=title,
         operation="rerank",
+        provider=provider,
     )
 
 
@@ -72,7 +73,7 @@ class _Rankings(Endpoint):
 class NimRankings(_Rankings):
     name = "nim_rankings"
     path = "/v1/ranking"
-    declaration = _declaration("passages", "Rankings Metrics")
+    declaration = _declaration("passages", "nvidia", "Rankings Metrics")
     reply = msgspec.json.Decoder(_NimReply)
     needs = "rankings"
 
@@ -86,7 +87,7 @@ class NimRankings(_Rankings):
 class CohereRankings(_Rankings):
     name = "cohere_rankings"
     path = "/v2/rerank"
-    declaration = _declaration("documents")
+    declaration = _declaration("documents", "cohere")
     reply = msgspec.json.Decoder(_CohereReply)
     needs = "results"
 
@@ -100,7 +101,7 @@ class CohereRankings(_Rankings):
 class TeiRankings(_Rankings):
     name = "hf_tei_rankings"
     path = "/rerank"
-    declaration = _declaration("texts")
+    declaration = _declaration("texts", "huggingface")
     reply = msgspec.json.Decoder(list[_Ranked] | _CohereReply)  # AIPerf accepts both shapes
     needs = "list of ranks"
 

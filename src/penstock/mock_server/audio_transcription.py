@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from penstock.mock_server.dialect import BadRequest, Dialect, ParsedRequest, PlannedReply, plain_text
+from penstock.mock_server.dialect import BadRequest, Dialect, ParsedRequest, PlannedReply, plain_text, required
 from penstock.mock_server.media import AUDIO_TOKENS
 
 encode = msgspec.json.encode
@@ -20,10 +20,8 @@ class AudioTranscription(Dialect):
 
     def parse(self, body: bytes) -> ParsedRequest:
         fields = form_fields(body)
-        model = fields.get(b"model", b"").decode("utf-8", "replace")
-        if not model:
-            raise BadRequest("model is required", "model")
-        file = fields.get(b"file", b"")
+        model = required(text_field(fields, b"model"), "model")
+        file = fields.get(b"file", [b""])[0]
         if not file.startswith(SIGNATURES) and file[4:8] != b"ftyp":
             raise BadRequest("file is required and must be audio", "file")
         return ParsedRequest(model, AUDIO_TOKENS, audios=1)
@@ -37,14 +35,19 @@ class AudioTranscription(Dialect):
         return encode(usage | {"total_tokens": AUDIO_TOKENS + tokens})
 
 
-def form_fields(body: bytes) -> dict[bytes, bytes]:
-    """Return the fields of a form by name; the first line is the boundary."""
+def form_fields(body: bytes) -> dict[bytes, list[bytes]]:
+    """Return the values of the fields of a form by name; the first line is the boundary."""
     boundary = body.partition(b"\r\n")[0]
     if not boundary.startswith(b"--"):
         raise BadRequest("the body is not a form (multipart/form-data)")
-    fields: dict[bytes, bytes] = {}
+    fields: dict[bytes, list[bytes]] = {}
     for part in body.removeprefix(boundary).split(b"\r\n" + boundary):
         head, separator, value = part.partition(b"\r\n\r\n")
         if separator and (name := NAME.search(head)):
-            fields[name[1]] = value
+            fields.setdefault(name[1], []).append(value)
     return fields
+
+
+def text_field(fields: dict[bytes, list[bytes]], name: bytes) -> str:
+    """Return the value of a field of a form; empty if it is missing."""
+    return fields.get(name, [b""])[0].decode("utf-8", "replace")

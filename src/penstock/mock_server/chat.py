@@ -123,6 +123,26 @@ def choice_json(choice: int, content: bytes, finish_reason: bytes) -> bytes:
     return b'{"index":%d,%b,"logprobs":null,"finish_reason":%b}' % (choice, content, finish_reason)
 
 
+def measure_messages(messages: list[Message]) -> tuple[int, int, int]:
+    """Return the tokens of messages, and how many images and audio clips they contain."""
+    tokens = images = audios = 0
+    for index, message in enumerate(messages):
+        content = message.content
+        if isinstance(content, str):
+            tokens += estimate_tokens(content)
+        elif content is not None:
+            for part in content:
+                tokens += estimate_tokens(part.text or "")
+                if part.type == "image_url":
+                    url = None if part.image_url is None else part.image_url.url
+                    tokens += image_tokens(url, f"messages[{index}].content")
+                    images += 1
+                elif part.type == "input_audio":
+                    tokens += audio_tokens(part.input_audio, f"messages[{index}].content")
+                    audios += 1
+    return tokens, images, audios
+
+
 class Chat(Choices):
     name = "chat"
     path = "/chat/completions"
@@ -133,26 +153,12 @@ class Chat(Choices):
 
     def read(self, fields: ChatBody, model: str) -> ParsedRequest:
         messages = required(fields.messages, "messages", "one message")
-        text_tokens = media_tokens = images = audios = 0
-        for index, message in enumerate(messages):
-            content = message.content
-            if isinstance(content, str):
-                text_tokens += estimate_tokens(content)
-            elif content is not None:
-                for part in content:
-                    text_tokens += estimate_tokens(part.text or "")
-                    if part.type == "image_url":
-                        url = None if part.image_url is None else part.image_url.url
-                        media_tokens += image_tokens(url, f"messages[{index}].content")
-                        images += 1
-                    elif part.type == "input_audio":
-                        media_tokens += audio_tokens(part.input_audio, f"messages[{index}].content")
-                        audios += 1
+        tokens, images, audios = measure_messages(messages)
         options = fields.stream_options or StreamOptions()
         limits = {"max_completion_tokens": fields.max_completion_tokens, "max_tokens": fields.max_tokens}
         return ParsedRequest(
             model,
-            text_tokens + media_tokens,
+            tokens,
             token_limit=token_limit(limits),
             limit_is_new=fields.max_tokens is None,
             choices=check_choices(fields.n),

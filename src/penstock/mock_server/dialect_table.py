@@ -8,7 +8,9 @@ from penstock.mock_server.completions import Completions
 from penstock.mock_server.dialect import Dialect
 from penstock.mock_server.embeddings import Embeddings
 from penstock.mock_server.huggingface_generate import HuggingFaceGenerate, HuggingFaceGenerateStream
+from penstock.mock_server.image_edit import ImageEdit
 from penstock.mock_server.image_generation import ImageGeneration
+from penstock.mock_server.image_retrieval import ImageRetrieval
 from penstock.mock_server.messages import Messages
 from penstock.mock_server.rankings import CohereRankings, NimRankings, TeiRankings
 from penstock.mock_server.responses import Responses
@@ -25,6 +27,8 @@ DIALECTS: tuple[Dialect, ...] = (
     HuggingFaceGenerate(),
     HuggingFaceGenerateStream(),
     ImageGeneration(),
+    ImageEdit(),
+    ImageRetrieval(),
     AudioTranscription(),
 )
 

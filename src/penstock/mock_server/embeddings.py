@@ -1,4 +1,5 @@
-"""POST /v1/embeddings: one vector for each input. The reply has no tokens, so it is due `ttft` after the request."""
+"""POST /v1/embeddings: one vector for each input, or for all messages, as vLLM has them. As in NVIDIA's NIMs, an input can have
+an image as a data URL, alone or after a text and a space. The reply has no tokens, so it is due `ttft` after the request."""
 
 from __future__ import annotations
 
@@ -10,17 +11,21 @@ from typing import Literal
 
 import msgspec
 
+from penstock.mock_server.chat import Message, measure_messages
 from penstock.mock_server.completions import Prompt, measure
 from penstock.mock_server.dialect import BadRequest, Dialect, ParsedRequest, PlannedReply
+from penstock.mock_server.media import image_tokens
 from penstock.mock_server.vocabulary import VARIANTS
 
 encode = msgspec.json.encode
 MAX_DIMENSIONS = 65_536
+IMAGE = "data:image/"
 
 
 class EmbeddingsBody(msgspec.Struct):
     model: str | None = None
     input: Prompt | None = None
+    messages: list[Message] | None = None
     dimensions: int | None = None
     encoding_format: Literal["float", "base64"] | None = None
 
@@ -31,14 +36,17 @@ class Embeddings(Dialect):
     body = EmbeddingsBody
 
     def read(self, fields: EmbeddingsBody, model: str) -> ParsedRequest:
-        if fields.input is None or fields.input == []:
+        if fields.input in (None, []) and not fields.messages:
             raise BadRequest("input is required", "input")
         dimensions = fields.dimensions
         if dimensions is not None and not 1 <= dimensions <= MAX_DIMENSIONS:
             raise BadRequest(f"dimensions must be from 1 to {MAX_DIMENSIONS}, not {dimensions}", "dimensions")
-        inputs, tokens = measure(fields.input)
+        if fields.messages:
+            inputs, (tokens, images, _) = 1, measure_messages(fields.messages)
+        else:
+            inputs, tokens, images = measure_inputs(fields.input or "")
         cached_fields = (inputs, dimensions, fields.encoding_format == "base64")
-        return ParsedRequest(model, tokens, token_limit=0, cached_fields=cached_fields)
+        return ParsedRequest(model, tokens, token_limit=0, cached_fields=cached_fields, images=images)
 
     def body_prefix(self, reply: PlannedReply) -> bytes:
         inputs, dimensions, as_base64 = reply.request.cached_fields
@@ -49,6 +57,15 @@ class Embeddings(Dialect):
             for i in range(inputs)
         ]
         return b'{"object":"list","model":%b,"data":[' % encode(reply.request.model) + b",".join(rows) + b"]"
+
+
+def measure_inputs(value: Prompt) -> tuple[int, int, int]:
+    """Return the number of inputs, their tokens, and how many of them have an image."""
+    texts: Prompt = [value] if isinstance(value, str) else value
+    urls = [IMAGE + item.partition(IMAGE)[2] for item in texts if isinstance(item, str) and IMAGE in item]
+    without = [item.partition(IMAGE)[0] if isinstance(item, str) else item for item in texts]
+    inputs, tokens = measure(without)
+    return inputs, tokens + sum(image_tokens(url, "input") for url in urls), len(urls)
 
 
 @lru_cache(maxsize=256)

@@ -113,7 +113,7 @@ def _read_reply(record: Record, exchange: Exchange, endpoint: Endpoint) -> Reply
     record.model = reply.model
     record.response_id = reply.id
     record.warnings = reply.warnings
-    record.images += reply.images
+    record.images = reply.images or record.images
     if record.streamed and not declared:
         record.warnings = {**record.warnings, _WRONG_CONTENT_TYPE: 1}
     return reply

@@ -62,7 +62,9 @@ def read_runs(folder: str) -> tuple[RunHeader, list[ExportedRun]]:
     return header, [run for run in found if run is not None]
 
 
-def _read_run(folder: str, name: str, header: RunHeader, parameters: dict[str, int | float | str]) -> ExportedRun | None:
+def _read_run(
+    folder: str, name: str, header: RunHeader, parameters: dict[str, int | float | str]
+) -> ExportedRun | None:
     try:
         with open(Artifacts.of(os.path.join(folder, name), header).summary_json, "rb") as file:
             summary: dict[str, Any] = orjson.loads(file.read())

@@ -22,7 +22,7 @@ Endpoint
 --model-weights WEIGHT,WEIGHT | list model_weights comma_separated penstock_only
     Relative shares of the models, in their order: with 3,1 the first one gets three quarters of the conversations.
 --endpoint-type TYPE | enum endpoint.type choices={endpoint_types} \
-        unsupported_choices=chat_embeddings|image_edit|image_retrieval|nim_embeddings|solido_rag|video_generation \
+        unsupported_choices=solido_rag|video_generation \
         plugin_group={plugin_group}
     API of the server: {listed_endpoint_types}. The last two send to the path in --url. [default: chat]
 --custom-endpoint, --endpoint /PATH | str endpoint.path url
