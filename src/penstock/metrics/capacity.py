@@ -33,11 +33,11 @@ _TOLERANCE = 0.1
 """The search ends when the interval is not longer than this share of its lower end."""
 _FIRST_LOOK = 20
 """While the load still doubles, it passes after this many requests without a miss."""
-_STEP = 0.06
+_STEP = 0.05
 """Distance, relative to the load, of the loads that are tried beside one that stays undecided."""
-_LAST_ROUNDS, _LAST_REQUESTS, _LAST_CONFIDENCE = 10, 250, 0.95
+_LAST_ROUNDS, _LAST_REQUESTS, _LAST_CONFIDENCE = 10, 250, 0.92
 """The last visit of a load takes so many rounds of requests that overlap, or so many requests, until the interval of the share
-of misses does not contain the allowed one. The lengths of queues change slowly, so the few requests of a sequential test may
+of misses does not contain the allowed one: each bound is exceeded in 4 % of the visits. The lengths of queues change slowly, so the few requests of a sequential test may
 all meet a queue that happens to be short: without the last visit, a load at which 15 % of the requests miss a p90 passes in
 half of the searches."""
 _EARLIER_LOOK = 0.6

@@ -178,19 +178,21 @@ class Dependence:
 
     def _own(self, values: Values, noise: float) -> float:
         """Return the correlation time by the correlations of the values."""
-        tau = correlation_time(values, noise, self.in_flight.horizon)
-        times = self.count / tau
+        tau, distance = _longest(values, noise, self.in_flight.horizon)
+        times = self.count / max(tau, distance / 4)
         return 1.0 if tau == 1 else tau * (1 + 4 / math.sqrt(times) + 20 / times)
 
 
 def correlation_time(values: Values, noise: float = _MEAN_NOISE, horizon: int = 1) -> float:
-    """Return the correlation time of a series by its correlations; 1 if they are within so many standard errors.
+    """Return the correlation time of a series by its correlations; 1 if they are within so many standard errors."""
+    return _longest(values, noise, horizon)[0]
 
-    They are summed to where they vanish in noise, and over the horizon, because they may change their sign in between."""
-    if is_constant(values):
-        return 1.0
-    sums = _sums(values, horizon)
-    return max((tau for tau, distance in sums if tau >= 1 + 2 * noise * math.sqrt(distance / len(values))), default=1.0)
+
+def _longest(values: Values, noise: float, horizon: int) -> tuple[float, int]:
+    """Return the correlation time and the distance up to which it sums. Correlations are summed to where they vanish in
+    noise, and over the horizon, because they may change their sign in between."""
+    sums = [] if is_constant(values) else _sums(values, horizon)
+    return max((s for s in sums if s[0] >= 1 + 2 * noise * math.sqrt(s[1] / len(values))), default=(1.0, 1))
 
 
 def _sums(values: Values, horizon: int = 1) -> Iterator[tuple[float, int]]:
