@@ -107,8 +107,9 @@ def print_uncertainty(console: Console, summary: Summary, shown: Collection[str]
             rows.append((label(CATALOGUE[tag]), *cells))
     if not rows:
         return
+    of_bounds = ", [bounds of the true value]" if any("[" in cell for row in rows for cell in row) else ""
     table = Table(
-        title=Text("Uncertainty: ± 95 % confidence interval, [bounds of the true value]"),
+        title=Text(f"Uncertainty: ± 95 % confidence interval{of_bounds}"),
         title_style="bold",
         header_style="bold",
         box=box.SIMPLE_HEAD,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from penstock.metrics.catalogue import in_table
+from penstock.metrics.groups.error_adjusted import ADJUSTED
 from penstock.metrics.metric import Metric
 from penstock.metrics.statistics import Stats
 from penstock.metrics.summary import Summary
@@ -33,7 +34,6 @@ _DETAILS = (
     "effective_time_to_first_token",
     "time_to_second_token",
     "time_to_first_output_token",
-    "effective_latency",
     "decode_duration",
     "time_per_output_token",
     "longest_gap",
@@ -44,10 +44,7 @@ _DETAILS = (
     "cancelled_request_count",
     "resent_request_count",
     "redirect_count",
-    "adj_request_latency",
-    "adj_time_to_first_token",
-    "adj_decode_duration",
-    "adj_inter_token_latency",
+    *(f"adj_{tag}" for tag in ADJUSTED),
 )
 """Metrics of the main table that only the full tables show."""
 _WAITED = 1.05

@@ -457,8 +457,8 @@ Output
 --log-level | enum log_level choices=TRACE|DEBUG|INFO|NOTICE|WARNING|SUCCESS|ERROR|CRITICAL
     TRACE and DEBUG have the effect of --verbose; other levels have no effect in this version. [default: INFO]
 --verbose, -v | bool output.verbose
-    Also print what Penstock chose (addresses, processes, connections, seed, tokenizer), and the tables of requests and
-    tokens over time.
+    Also print what Penstock chose (addresses, processes, connections, seed, tokenizer), and at the end all tables and
+    notes instead of those that fit a screen.
 --extra-verbose, -vv | bool output.verbose
     The same as --verbose in this version.
 
