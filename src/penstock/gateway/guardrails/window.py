@@ -114,8 +114,6 @@ class WindowGuard(StreamGuard):
         self._size = self._text_size = 0
         self._started = False
         """True once text has been released."""
-        self._first_texts: list[_HeldEvent] = []
-        """The held events with text, until the stream has started."""
         self._template: tuple[DeltaTemplate, Address, StreamedText] | None = None
         """What the next event probably looks like, and its text."""
         self._templates = 0
@@ -181,17 +179,13 @@ class WindowGuard(StreamGuard):
         if event is not None:
             self._inspect(event)
         self._streamed_texts.close(())
-        self._start()
+        self._started = True
         return self._release()
 
     def heartbeat(self) -> bytes:
         """Release the head of the stream, which is held for the first text, or else a comment."""
-        self._start()
-        return self._release() or super().heartbeat()
-
-    def _start(self) -> None:
         self._started = True
-        self._first_texts = []
+        return self._release() or super().heartbeat()
 
     def _is_over_limit(self) -> bool:
         return self._size > MAX_HELD_BYTES or self._text_size > self._mode.max_buffer_bytes
@@ -279,8 +273,6 @@ class WindowGuard(StreamGuard):
         held = _HeldEvent(event, segments)
         self._held.append(held)
         self._count(held, 1)
-        if not self._started and (segments or event.has_complete_text):
-            self._first_texts.append(held)
 
     def _count(self, held: _HeldEvent, sign: int) -> None:
         self._size += sign * held.size
@@ -318,11 +310,11 @@ class WindowGuard(StreamGuard):
         return out
 
     def _can_start(self) -> bool:
-        for held in self._first_texts:
+        for held in self._held:
             if not held.ready():
                 return False
             if any(map(_Segment.decided, held.segments)) or held.event.has_complete_text:
-                self._start()
+                self._started = True
                 return True
         return False
 
@@ -330,7 +322,7 @@ class WindowGuard(StreamGuard):
         """Release leading events without text, the only ones that may pass undecided. Raises if that is not enough."""
         if not all(map(_HeldEvent.ready, self._held)):
             raise self._too_long("window")
-        self._start()
+        self._started = True
         released = self._release()
         if self._is_over_limit():
             raise self._too_long("window")

@@ -83,17 +83,7 @@ class ConcurrencyLimit(Bucket):
 class RequestLimits:
     """All limits that apply to a request, those of the key first."""
 
-    def __init__(
-        self,
-        key: CallerKey | None,
-        model: Model | None,
-        policies: Sequence[Policy],
-        windows: list[WindowLimit],
-        concurrency: list[ConcurrencyLimit],
-    ) -> None:
-        self.key = key
-        self.model = model
-        self.policies = policies
+    def __init__(self, windows: Sequence[WindowLimit], concurrency: Sequence[ConcurrencyLimit]) -> None:
         self.windows = tuple(windows)
         self.concurrency = tuple(concurrency)
         self.token_windows = tuple(index for index, window in enumerate(windows) if window.tokens)
@@ -111,13 +101,12 @@ class RequestLimits:
     @cached_property
     def without_slots(self) -> RequestLimits:
         """The windows alone."""
-        return RequestLimits(self.key, self.model, self.policies, list(self.windows), [])
+        return RequestLimits(self.windows, ())
 
     @cached_property
     def without_key_slot(self) -> RequestLimits:
         """All limits but the concurrency of the key."""
-        others = [limit for limit in self.concurrency if limit.layer is not _KEY]
-        return RequestLimits(self.key, self.model, self.policies, list(self.windows), others)
+        return RequestLimits(self.windows, [limit for limit in self.concurrency if limit.layer is not _KEY])
 
     def headers(self, states: Sequence[tuple[int, int]], free: Sequence[int]) -> tuple[tuple[str, str], ...]:
         """Return the x-ratelimit headers; of several windows per unit, those of the one with the least remaining.
@@ -168,17 +157,18 @@ class RequestLimitsCache:
     """Caches limits by the identity of the key and model: a reload creates new objects, and so new limits."""
 
     def __init__(self) -> None:
-        self._cache: dict[tuple[int, int], RequestLimits] = {}
+        self._cache: dict[tuple[int, int], tuple[CallerKey | None, Model | None, Sequence[Policy], RequestLimits]] = {}
 
     def get(self, key: CallerKey | None, model: Model | None, policies: Sequence[Policy]) -> RequestLimits:
         """Return the limits of a request; without a key or without a model, only those of the other."""
         cached = self._cache.get((id(key), id(model)))
         # A cached entry keeps its key and model alive, so their ids are not reused.
-        if cached is not None and cached.key is key and cached.model is model and cached.policies is policies:
-            return cached
+        if cached is not None and cached[0] is key and cached[1] is model and cached[2] is policies:
+            return cached[3]
         if len(self._cache) >= _MAX_CACHED:
             self._cache.clear()
-        limits = self._cache[id(key), id(model)] = _build(key, model, policies)
+        limits = _build(key, model, policies)
+        self._cache[id(key), id(model)] = key, model, policies, limits
         return limits
 
 
@@ -204,7 +194,7 @@ def _build(key: CallerKey | None, model: Model | None, policies: Sequence[Policy
             windows.append(WindowLimit(layer, owner, "requests", policy.window, policy.max_requests))
         if policy.max_tokens is not None:
             windows.append(WindowLimit(layer, owner, "tokens", policy.window, policy.max_tokens))
-    return RequestLimits(key, model, policies, windows, concurrency)
+    return RequestLimits(windows, concurrency)
 
 
 def _policy_buckets(

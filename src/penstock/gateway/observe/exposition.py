@@ -16,19 +16,13 @@ import msgspec
 from penstock import __version__
 from penstock.gateway.ledger.mover import MoverState
 from penstock.gateway.observe.families import FAMILIES, HISTOGRAMS
-from penstock.gateway.observe.metrics import Counts, Labels, MetricValues, Series, resident_bytes
+from penstock.gateway.observe.metrics import Counts, Histogram, Labels, MetricValues, Series, resident_bytes
 from penstock.gateway.observe.printable import escape_nonprintable
 from penstock.gateway.storage import owned_file
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "penstock_gateway_"
 _PREFIX, _SUFFIX = "metrics-", ".bin"
-_HISTOGRAM_FIELDS = {
-    "request_duration_seconds": ("durations", "duration_s"),
-    "ttft_seconds": ("ttfts", "ttft_s"),
-    "upstream_ttfb_seconds": ("ttfbs", "ttfb_s"),
-}
-"""The attributes of `Series` with the buckets and the sum of each histogram."""
 _SUMMED_GAUGES = ("inflight_requests", "inspection_queue")
 
 
@@ -191,32 +185,30 @@ def _text(counts: Counts, series: dict[Labels, Series]) -> Iterator[str]:
             yield f"{PREFIX}{family}{_labels(labels, values)} {_number(number)}\n"
 
 
-Histogram = dict[tuple[str, ...], tuple[list[int], float]]
-
-
-def _sum_histogram(family: str, labels: tuple[str, ...], series: dict[Labels, Series]) -> Histogram:
-    """Return the buckets and the sum of all values for each combination of labels."""
-    buckets, total = _HISTOGRAM_FIELDS[family]
-    histogram: Histogram = {}
+def _sum_histogram(
+    family: str, labels: tuple[str, ...], series: dict[Labels, Series]
+) -> dict[tuple[str, ...], Histogram]:
+    """Return the durations of all series for each combination of labels."""
+    sums: dict[tuple[str, ...], Histogram] = {}
     for one, values in series.items():
-        if family == "ttft_seconds" and one.stream != "true":
-            continue
-        name = tuple(getattr(one, label) for label in labels)
-        counts, sum_ = histogram.get(name, ([0] * len(getattr(values, buckets)), 0.0))
-        added = [a + b for a, b in zip(counts, getattr(values, buckets), strict=True)]
-        histogram[name] = (added, sum_ + getattr(values, total))
-    return histogram
+        if family != "ttft_seconds" or one.stream == "true":
+            histogram: Histogram = getattr(values, family)
+            name = tuple(getattr(one, label) for label in labels)
+            sums.setdefault(name, Histogram([0] * len(histogram.buckets))).add(histogram)
+    return sums
 
 
-def _histogram(family: str, labels: tuple[str, ...], edges: tuple[float, ...], histogram: Histogram) -> Iterator[str]:
-    for values, (buckets, total) in sorted(histogram.items()):
-        if not any(buckets):
+def _histogram(
+    family: str, labels: tuple[str, ...], edges: tuple[float, ...], sums: dict[tuple[str, ...], Histogram]
+) -> Iterator[str]:
+    for values, histogram in sorted(sums.items()):
+        if not any(histogram.buckets):
             continue
         count = 0
-        for edge, bucket in zip([*map(_number, edges), "+Inf"], buckets, strict=True):
+        for edge, bucket in zip([*map(_number, edges), "+Inf"], histogram.buckets, strict=True):
             count += bucket
             yield f"{PREFIX}{family}_bucket{_labels((*labels, 'le'), (*values, edge))} {count}\n"
-        yield f"{PREFIX}{family}_sum{_labels(labels, values)} {_number(total)}\n"
+        yield f"{PREFIX}{family}_sum{_labels(labels, values)} {_number(histogram.total)}\n"
         yield f"{PREFIX}{family}_count{_labels(labels, values)} {count}\n"
 
 

@@ -19,6 +19,7 @@ from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.observe.families import (
     ATTEMPT_OUTCOMES,
     DURATION_EDGES,
+    HISTOGRAMS,
     LAYERS,
     PHASES,
     TTFT_EDGES,
@@ -47,16 +48,32 @@ class Labels(msgspec.Struct, array_like=True, frozen=True):
     key: str
 
 
+class Histogram(msgspec.Struct, array_like=True):
+    """Durations in seconds: their number between each two edges, and their sum."""
+
+    buckets: list[int]
+    total: float = 0.0
+
+    def observe(self, edges: tuple[float, ...], seconds: float) -> None:
+        self.buckets[bisect_left(edges, seconds)] += 1
+        self.total += seconds
+
+    def add(self, other: Histogram) -> None:
+        self.buckets[:] = map(sum, zip(self.buckets, other.buckets, strict=True))
+        self.total += other.total
+
+
+def _empty(family: str) -> Histogram:
+    return msgspec.field(default_factory=lambda: Histogram([0] * (len(HISTOGRAMS[family]) + 1)))
+
+
 class Series(msgspec.Struct, array_like=True):
     """Counters of one combination of labels."""
 
     requests: int = 0
-    duration_s: float = 0.0
-    durations: list[int] = msgspec.field(default_factory=lambda: [0] * (len(DURATION_EDGES) + 1))
-    ttft_s: float = 0.0
-    ttfts: list[int] = msgspec.field(default_factory=lambda: [0] * (len(TTFT_EDGES) + 1))
-    ttfb_s: float = 0.0
-    ttfbs: list[int] = msgspec.field(default_factory=lambda: [0] * (len(TTFT_EDGES) + 1))
+    request_duration_seconds: Histogram = _empty("request_duration_seconds")
+    ttft_seconds: Histogram = _empty("ttft_seconds")
+    upstream_ttfb_seconds: Histogram = _empty("upstream_ttfb_seconds")
     input_tokens: int = 0
     output_tokens: int = 0
     reasoning_tokens: int = 0
@@ -66,8 +83,8 @@ class Series(msgspec.Struct, array_like=True):
     def add(self, other: Series) -> None:
         for name in self.__struct_fields__:
             value, increment = getattr(self, name), getattr(other, name)
-            if isinstance(value, list):
-                value[:] = map(sum, zip(value, increment, strict=True))
+            if isinstance(value, Histogram):
+                value.add(increment)
             else:
                 setattr(self, name, value + increment)
 
@@ -145,13 +162,9 @@ class Metrics:
         series.requests += 1
         phases = entry.phases_ms
         if (total := phases.get("total")) is not None:
-            seconds = total * 0.001
-            series.duration_s += seconds
-            series.durations[bisect_left(DURATION_EDGES, seconds)] += 1
+            series.request_duration_seconds.observe(DURATION_EDGES, total * 0.001)
         if entry.stream and entry.ttft_ms is not None:
-            seconds = entry.ttft_ms * 0.001
-            series.ttft_s += seconds
-            series.ttfts[bisect_left(TTFT_EDGES, seconds)] += 1
+            series.ttft_seconds.observe(TTFT_EDGES, entry.ttft_ms * 0.001)
         if entry.usage_source != "none":
             series.input_tokens += entry.input_tokens
             series.output_tokens += entry.output_tokens
@@ -160,9 +173,7 @@ class Metrics:
             if entry.usage_source in ("estimated", "reserved"):
                 series.estimated_tokens += entry.input_tokens + entry.output_tokens
         if entry.attempts and (first_byte := entry.attempts[-1].first_byte_ms) is not None:
-            seconds = (first_byte - entry.attempts[-1].started_ms) * 0.001
-            series.ttfb_s += seconds
-            series.ttfbs[bisect_left(TTFT_EDGES, seconds)] += 1
+            series.upstream_ttfb_seconds.observe(TTFT_EDGES, (first_byte - entry.attempts[-1].started_ms) * 0.001)
         phase_sums = self._phases_ms
         for phase, ms in phases.items():
             phase_sums[phase if phase in phase_sums else OTHER] += ms
