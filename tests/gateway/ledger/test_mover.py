@@ -58,7 +58,7 @@ def test_entries_of_running_and_ended_workers_reach_the_ledger(url: str, tmp_pat
     assert count_requests(url) == 1850
     assert segment_paths(str(folder)) == []
     state = mover.state()
-    assert (state.moved, state.pending_entries, state.failures, messages) == (1850, 0, 0, [])
+    assert (state.moved_entries_total, state.pending_entries, state.failures_total, messages) == (1850, 0, 0, [])
 
 
 MOVER = """
@@ -105,14 +105,14 @@ def test_no_entry_is_lost_while_postgresql_is_unavailable(
     mover = Mover(str(folder), url, messages)
     mover.start()
     spool.append(make_entry())
-    eventually(lambda: mover.state().moved == 1)
+    eventually(lambda: mover.state().moved_entries_total == 1)
     cluster.stop()
     try:
         for _ in range(3000):
             spool.append(make_entry())
-        eventually(lambda: mover.state().failures >= 2)
+        eventually(lambda: mover.state().failures_total >= 2)
         state = mover.state()
-        assert (state.pending_entries, state.ledger_unavailable) == (3000, True)
+        assert (state.pending_entries, state.up) == (3000, 0)
         assert state.pending_bytes > 1_000_000
     finally:
         cluster.start()
@@ -120,7 +120,7 @@ def test_no_entry_is_lost_while_postgresql_is_unavailable(
     spool.close()
     assert mover.stop(STOP_TIMEOUT_S) == 0
     assert count_requests(url) == 3001
-    assert not mover.state().ledger_unavailable
+    assert mover.state().up
     assert len(messages) == 2, messages
     assert "Usage entries wait in" in messages[0]
     assert "works again" in messages[1]
@@ -161,7 +161,7 @@ def test_entries_are_moved_after_another_program_releases_the_database(
         mover.start()
         for _ in range(100):
             spool.append(make_entry())
-        eventually(lambda: mover.state().failures >= 1)
+        eventually(lambda: mover.state().failures_total >= 1)
         assert mover.state().pending_entries == 100
         other.execute("ROLLBACK")
     eventually(lambda: mover.state().pending_entries == 0)
@@ -189,10 +189,10 @@ def test_new_ledger_is_created_after_the_file_is_renamed(tmp_path: Path, monkeyp
     mover = Mover(str(tmp_path / "spool"), url, messages)
     mover.start()
     spool.append(make_entry())
-    eventually(lambda: mover.state().moved == 1)
+    eventually(lambda: mover.state().moved_entries_total == 1)
     os.rename(tmp_path / "usage.db", tmp_path / "june.db")
     spool.append(make_entry())
-    eventually(lambda: mover.state().moved == 2)
+    eventually(lambda: mover.state().moved_entries_total == 2)
     spool.close()
     assert mover.stop(STOP_TIMEOUT_S) == 0
     assert (tmp_path / "usage.db").exists()
@@ -216,7 +216,7 @@ def test_more_segments_than_the_open_file_limit_are_moved(tmp_path: Path, monkey
         assert mover.stop(STOP_TIMEOUT_S) == 0
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert (mover.state().moved, mover.state().failures) == (1000, 0)
+    assert (mover.state().moved_entries_total, mover.state().failures_total) == (1000, 0)
 
 
 def test_invalid_entries_do_not_block_the_others(url: str, tmp_path: Path) -> None:
@@ -240,11 +240,11 @@ def test_invalid_entries_do_not_block_the_others(url: str, tmp_path: Path) -> No
     mover.start()
     assert mover.stop(STOP_TIMEOUT_S) == 0
     state = mover.state()
-    assert count_requests(url) + state.refused == 505
-    assert state.refused <= 3
-    assert (state.incomplete_bytes, state.failures) == (3, 0)
+    assert count_requests(url) + state.refused_entries_total == 505
+    assert state.refused_entries_total <= 3
+    assert (state.torn_bytes_total, state.failures_total) == (3, 0)
     with open(tmp_path / REFUSED_FILE, "rb") as refused:
-        assert len(list(frames.Reader(refused))) == state.refused
+        assert len(list(frames.Reader(refused))) == state.refused_entries_total
     assert segment_paths(str(tmp_path)) == []
     assert any("The last 3 bytes of" in line for line in messages)
 
@@ -292,7 +292,7 @@ def test_frames_of_unknown_kind_are_kept_as_refused(tmp_path: Path) -> None:
     mover.start()
     assert mover.stop(STOP_TIMEOUT_S) == 0
     assert count_requests(url) == 2
-    assert mover.state().refused == 1
+    assert mover.state().refused_entries_total == 1
     assert "unknown frame kind 2" in messages[0]
     with (tmp_path / "spool" / REFUSED_FILE).open("rb") as refused:
         assert list(frames.Reader(refused)) == [(ENTRY + 1, encoded_entry)]

@@ -220,14 +220,19 @@ def test_main_process_adds_ledger_and_config_metrics(tmp_path: Path) -> None:
     ledger = MoverState(
         pending_entries=41,
         pending_bytes=9000,
-        moved=7,
-        failures=2,
-        refused=1,
-        incomplete_bytes=3,
-        ledger_unavailable=True,
+        moved_entries_total=7,
+        failures_total=2,
+        refused_entries_total=1,
+        torn_bytes_total=3,
+        up=0,
     )
-    config = ConfigState(hash="abc", successful=False, succeeded_at=1780272000.5, reloads=4, failures=1)
-    values = samples(Exposition(str(tmp_path)).render(ledger, config))
+    config = ConfigState(
+        last_reload_successful=False,
+        last_reload_success_timestamp_seconds=1780272000.5,
+        reloads_total=4,
+        reload_failures_total=1,
+    )
+    values = samples(Exposition(str(tmp_path)).render(ledger, config, "abc"))
     assert total(values, "ledger_pending_entries") == 41
     assert total(values, "ledger_up") == 0
     assert total(values, "ledger_failures_total") == 2

@@ -21,6 +21,7 @@ import time
 from collections.abc import Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from penstock import frames
 from penstock.gateway.ledger.entry import Entry, repair_entry, repair_fields
@@ -46,20 +47,16 @@ FIRST_RETRY_S, LAST_RETRY_S = 0.5, 30.0
 REFUSED_FILE = "refused.frames"
 
 
-class MoverState(msgspec.Struct, frozen=True, kw_only=True):
-    """Counters of the mover."""
+class MoverState(msgspec.Struct, kw_only=True):
+    """The metrics of the mover, without the prefix `ledger_` of their names (see `observe.families`)."""
 
-    pending_entries: int
-    pending_bytes: int
-    moved: int
-    """Entries that this process inserted into the ledger."""
-    failures: int
-    """Failed attempts to move entries."""
-    refused: int
-    """Entries that could not be repaired and were written to `refused.frames`."""
-    incomplete_bytes: int
-    """Bytes of incomplete entries, left by workers that were killed while writing."""
-    ledger_unavailable: bool
+    pending_entries: int = 0
+    pending_bytes: int = 0
+    up: int = 1
+    moved_entries_total: int = 0
+    failures_total: int = 0
+    refused_entries_total: int = 0
+    torn_bytes_total: int = 0
 
 
 class Mover:
@@ -81,7 +78,7 @@ class Mover:
         self._moved_by_path: dict[str, tuple[int, int]] = {}  # path -> entries and bytes that are in the ledger
         self._pending = PendingCounter()
         self._pending_lock = threading.Lock()
-        self._moved = self._failures = self._refused = self._incomplete_bytes = 0
+        self._counters = MoverState()
         self._unavailable_since: float | None = None
         self._retention_s = retention_s
         self._next_purge = 0.0
@@ -112,15 +109,8 @@ class Mover:
         """Return the counters. Any thread may call this; it does not wait for the database."""
         with self._pending_lock:
             pending = self._pending.count(segment_paths(self._folder), self._moved_by_path)
-        return MoverState(
-            pending_entries=pending.entries,
-            pending_bytes=pending.bytes,
-            moved=self._moved,
-            failures=self._failures,
-            refused=self._refused,
-            incomplete_bytes=self._incomplete_bytes,
-            ledger_unavailable=self._unavailable_since is not None,
-        )
+        up = int(self._unavailable_since is None)
+        return replace(self._counters, pending_entries=pending.entries, pending_bytes=pending.bytes, up=up)
 
     def _run(self) -> None:
         if sys.platform == "linux":
@@ -218,7 +208,7 @@ class Mover:
 
     def _finish(self, segment: Segment, incomplete_bytes: int) -> None:
         if incomplete_bytes:
-            self._incomplete_bytes += incomplete_bytes
+            self._counters.torn_bytes_total += incomplete_bytes
             path = segment.mark_damaged()
             self._log(
                 f"The last {incomplete_bytes:,} bytes of {path} are not a usage entry: a worker was killed while writing, "
@@ -249,7 +239,7 @@ class Mover:
         if self._ledger is None:
             self._ledger = open_ledger(self._url)
         try:
-            self._moved += self._ledger.insert(entries)
+            self._counters.moved_entries_total += self._ledger.insert(entries)
         except EntryRefusedError as refused:
             if len(entries) > 1:
                 half = len(entries) // 2
@@ -257,19 +247,19 @@ class Mover:
                 self._insert(entries[half:])
                 return
             try:
-                self._moved += self._ledger.insert([repair_entry(entries[0])])
+                self._counters.moved_entries_total += self._ledger.insert([repair_entry(entries[0])])
             except (EntryRefusedError, ValueError):
                 self._store_refused(ENTRY, msgspec.msgpack.encode(entries[0]), str(refused))
 
     def _store_refused(self, kind: int, data: bytes, reason: str) -> None:
-        self._refused += 1
+        self._counters.refused_entries_total += 1
         path = os.path.join(self._folder, REFUSED_FILE)
         with open(path, "ab") as file:
             file.write(frames.pack(kind, data))
         self._log(f"The ledger refused a usage entry, which is kept in {path} ({reason}).", "error")
 
     def _on_failure(self, error: Exception) -> None:
-        self._failures += 1
+        self._counters.failures_total += 1
         if self._ledger is not None:
             with contextlib.suppress(Exception):  # the connection may be broken
                 self._ledger.close()

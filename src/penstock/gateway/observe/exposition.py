@@ -27,22 +27,13 @@ _SUMMED_GAUGES = ("inflight_requests", "inspection_queue")
 
 
 class ConfigState(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of loading resource files."""
+    """The metrics of loading resource files, without the prefix `config_` of their names."""
 
-    hash: str = ""
-    successful: bool = True
-    succeeded_at: float = 0.0
-    reloads: int = 0
-    failures: int = 0
+    last_reload_successful: bool = True
+    last_reload_success_timestamp_seconds: float = 0.0
+    reloads_total: int = 0
+    reload_failures_total: int = 0
     generation: int = 0
-
-
-class WorkerMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """What the main process knows about a worker."""
-
-    restarts: int
-    generation: int
-    """The generation of the resources that it serves; 0 while it does not run."""
 
 
 class Exposition:
@@ -62,8 +53,10 @@ class Exposition:
         self,
         ledger: MoverState | None = None,
         config: ConfigState | None = None,
-        workers: Sequence[WorkerMetrics] = (),
+        config_hash: str = "",
+        workers: Sequence[tuple[int, int]] = (),
     ) -> bytes:
+        """`workers` gives the restarts of each worker, and the generation of the resources that it serves."""
         with self._lock:
             running = self._read_running()
             sums = MetricValues(series={}, counts={})
@@ -72,13 +65,14 @@ class Exposition:
         counts = sums.counts
         counts.update(_sum_series(sums.series))
         _add_gauges(counts, running)
-        if ledger is not None:
-            _add_ledger(counts, ledger)
-        if config is not None:
-            _add_config(counts, config)
-        for number, worker in enumerate(workers):
-            counts[("worker_restarts_total", str(number))] = worker.restarts
-            counts[("worker_generation", str(number))] = worker.generation
+        for prefix, state in (("ledger", ledger), ("config", config)):
+            if state is not None:
+                counts.update({(f"{prefix}_{name}",): value for name, value in msgspec.structs.asdict(state).items()})
+        if config_hash:
+            counts[("config_hash_info", config_hash)] = 1
+        for number, (restarts, generation) in enumerate(workers):
+            counts[("worker_restarts_total", str(number))] = restarts
+            counts[("worker_generation", str(number))] = generation
         counts[("build_info", __version__)] = 1
         return "".join(_text(counts, sums.series)).encode()
 
@@ -152,25 +146,6 @@ def _add_gauges(counts: Counts, running: Sequence[MetricValues]) -> None:
             name = ("upstream_cooldown_seconds", model)
             counts[name] = max(seconds, counts.get(name, 0))
         counts[("loop_lag_seconds", str(worker.worker))] = worker.gauges.get("loop_lag_seconds", 0)
-
-
-def _add_ledger(counts: Counts, ledger: MoverState) -> None:
-    counts[("ledger_pending_entries",)] = ledger.pending_entries
-    counts[("ledger_pending_bytes",)] = ledger.pending_bytes
-    counts[("ledger_up",)] = int(not ledger.ledger_unavailable)
-    counts[("ledger_moved_entries_total",)] = ledger.moved
-    counts[("ledger_failures_total",)] = ledger.failures
-    counts[("ledger_refused_entries_total",)] = ledger.refused
-    counts[("ledger_torn_bytes_total",)] = ledger.incomplete_bytes
-
-
-def _add_config(counts: Counts, config: ConfigState) -> None:
-    counts[("config_last_reload_successful",)] = int(config.successful)
-    counts[("config_last_reload_success_timestamp_seconds",)] = config.succeeded_at
-    counts[("config_reloads_total",)] = config.reloads
-    counts[("config_reload_failures_total",)] = config.failures
-    counts[("config_generation",)] = config.generation
-    counts[("config_hash_info", config.hash)] = 1
 
 
 def _text(counts: Counts, series: dict[Labels, Series]) -> Iterator[str]:

@@ -125,14 +125,17 @@ class Reloader:
             listed = "".join(f"\n  {error}" for error in errors)
             self._log(f"rejected {self._path}; the last valid version stays in use:{listed}", "error")
 
+    @property
+    def hash(self) -> str:
+        return self._snapshot.hash
+
     def metrics(self) -> ConfigState:
         with self._lock:
             return ConfigState(
-                hash=self._snapshot.hash,
-                successful=self._failure is None,
-                succeeded_at=self._loaded_at,
-                reloads=self._reloads,
-                failures=self._failures,
+                last_reload_successful=self._failure is None,
+                last_reload_success_timestamp_seconds=self._loaded_at,
+                reloads_total=self._reloads,
+                reload_failures_total=self._failures,
                 generation=self._generation,
             )
 

@@ -95,7 +95,7 @@ class Gateway:
         reloader = Reloader(self._resources, runtime, os.environ, log_operator_message)
         reloader.load_first()
         from penstock.gateway.ledger.mover import Mover
-        from penstock.gateway.observe.exposition import Exposition, WorkerMetrics
+        from penstock.gateway.observe.exposition import Exposition
 
         ledger = self.config.ledger
         mover = Mover(
@@ -105,12 +105,9 @@ class Gateway:
         pool = WorkerPool(runtime, self._listeners)
 
         def metrics() -> bytes:
-            slots = [runtime.state.slot(number) for number in range(len(pool))]
-            workers = [
-                WorkerMetrics(restarts=restarts, generation=slot.generation)
-                for restarts, slot in zip(pool.restarts(), slots, strict=True)
-            ]
-            return exposition.render(mover.state(), reloader.metrics(), workers)
+            generations = [runtime.state.slot(number).generation for number in range(len(pool))]
+            workers = list(zip(pool.restarts(), generations, strict=True))
+            return exposition.render(mover.state(), reloader.metrics(), reloader.hash, workers)
 
         with contextlib.ExitStack() as cleanup:  # runs in reverse order, and completely even if one callback fails
             cleanup.callback(SharedTable.open(runtime.limits_path).close)
