@@ -247,7 +247,7 @@ async def record_one_request(folder: Path) -> None:
     recorder = Recorder(str(folder), 0)
     recorder.start(asyncio.get_running_loop())
     recorder.record(finished_entry())
-    recorder.metrics.limits_degraded = True
+    recorder.metrics.gauges["limits_degraded"] = 1
     recorder.close()
 
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
-import re
 import struct
-import time
 from operator import attrgetter
 
 import msgspec
@@ -28,7 +26,6 @@ _MAX_SLOTS = 1 << 16
 _LENGTH = struct.Struct("<I")
 _EMPTY = _LENGTH.pack(0)
 _NEW_SLOTS = bytes(_GROWTH_SLOTS * _SLOT_BYTES)
-_NAME = re.compile(r"live-[0-9]+-[0-9]{20}-[0-9]+\.bin")
 _FIELDS = (
     "request_id",
     "at",
@@ -51,8 +48,7 @@ class LiveRequests:
 
     def __init__(self, folder: str, worker: int) -> None:
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        name = f"live-{worker}-{time.time_ns():020d}-{os.getpid()}.bin"
-        self._path = os.path.join(folder, name)
+        self._path = owned_file.new_path(folder, f"live-{worker}", ".bin")
         self._encode = msgspec.msgpack.Encoder().encode
         self._file = -1
         self._map: mmap.mmap | None = None
@@ -109,10 +105,7 @@ class LiveRequests:
 
 
 def live_paths(folder: str) -> list[str]:
-    try:
-        return [os.path.join(folder, name) for name in os.listdir(folder) if _NAME.fullmatch(name)]
-    except FileNotFoundError:
-        return []
+    return owned_file.paths(folder, "live", ".bin")
 
 
 def orphaned(path: str) -> bool:

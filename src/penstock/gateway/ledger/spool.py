@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import time
 from typing import BinaryIO, NamedTuple
 
@@ -26,7 +25,6 @@ from penstock.gateway.storage import owned_file
 from penstock.plural import counted
 
 ENTRY = 1
-_SEGMENT_NAME = re.compile(r"entries-[0-9]+-([0-9]{20})-[0-9]+\.spool")
 
 SEGMENT_BYTES = 8 << 20
 SEGMENT_S = 30.0
@@ -52,12 +50,7 @@ def prepare_folder(folder: str) -> None:
 
 def segment_paths(folder: str) -> list[str]:
     """Return the paths of the segments, oldest first. Ignore other files."""
-    try:
-        names = os.listdir(folder)
-    except FileNotFoundError:
-        return []
-    matches = [(match[1], match[0]) for match in map(_SEGMENT_NAME.fullmatch, names) if match is not None]
-    return [os.path.join(folder, name) for _, name in sorted(matches)]
+    return owned_file.paths(folder, "entries", ".spool")
 
 
 class Spool:
@@ -177,8 +170,7 @@ class Spool:
 
     def _open_segment(self) -> None:
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
-        name = f"entries-{self._worker}-{time.time_ns():020d}-{os.getpid()}.spool"
-        self._file = owned_file.create(os.path.join(self._folder, name))
+        self._file = owned_file.create(owned_file.new_path(self._folder, f"entries-{self._worker}", ".spool"))
         self._size = 0
         self._opened = time.monotonic()
 

@@ -22,7 +22,6 @@ from penstock.gateway.storage import owned_file
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "penstock_gateway_"
-_PREFIX, _SUFFIX = "metrics-", ".bin"
 _SUMMED_GAUGES = ("inflight_requests", "inspection_queue")
 
 
@@ -78,11 +77,10 @@ class Exposition:
 
     def _read_running(self) -> list[MetricValues]:
         running = []
-        for name in sorted(os.listdir(self._folder)):
-            if name.startswith(_PREFIX) and name.endswith(_SUFFIX):
-                values = self._read(os.path.join(self._folder, name))
-                if values is not None:
-                    running.append(values)
+        for path in owned_file.paths(self._folder, "metrics", ".bin"):
+            values = self._read(path)
+            if values is not None:
+                running.append(values)
         return running
 
     def _read(self, path: str) -> MetricValues | None:

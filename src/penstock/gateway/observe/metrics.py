@@ -116,7 +116,7 @@ class Metrics:
     its entry."""
 
     def __init__(self, folder: str, worker: int) -> None:
-        self._path = os.path.join(folder, f"metrics-{worker}-{time.time_ns():020d}-{os.getpid()}.bin")
+        self._path = owned_file.new_path(folder, f"metrics-{worker}", ".bin")
         self._file = -1
         self._written_at = 0.0
         self._dirty = True
@@ -126,8 +126,8 @@ class Metrics:
         self._known_names: set[str] | None = None
         self._collapsed = 0
         self.in_flight = 0
-        self.limits_degraded = False
-        self.inspection_queue = 0
+        self.gauges: dict[str, float] = {}
+        """Gauges that other objects in this process maintain."""
         self.cooldowns_s: dict[str, float] = {}
         self.loop_lag_s = 0.0
         """Longest delay of the event loop since the last write."""
@@ -204,10 +204,8 @@ class Metrics:
         for phase, ms in self._phases_ms.items():
             if ms:
                 self._values.counts["phase_seconds_total", phase] = ms * 0.001
-        self._values.gauges = {
+        self._values.gauges = self.gauges | {
             "inflight_requests": self.in_flight,
-            "inspection_queue": self.inspection_queue,
-            "limits_degraded": float(self.limits_degraded),
             "loop_lag_seconds": self.loop_lag_s,
             "process_resident_memory_bytes": resident_bytes(),
         }

@@ -269,9 +269,9 @@ class App:
 
     def _report_gauges(self) -> None:
         metrics, limiter = self.recorder.metrics, self.limiter
-        metrics.inspection_queue = pending_inspections()
+        metrics.gauges["inspection_queue"] = pending_inspections()
+        metrics.gauges["limits_degraded"] = float(limiter.degraded)
         metrics.cooldowns_s = self.cooldowns.seconds_left(perf_counter())
-        metrics.limits_degraded = limiter.degraded
         metrics.totals["limits_failures_total"] = limiter.failures
         metrics.totals["limits_evicted_windows_total"] = limiter.evicted
 

@@ -10,10 +10,26 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import time
 
 NEW_SUFFIX = ".new"
 _ABANDONED_S = 60.0
+
+
+def new_path(folder: str, name: str, suffix: str) -> str:
+    """Return the path of a new file, whose name has the time and this process."""
+    return os.path.join(folder, f"{name}-{time.time_ns():020d}-{os.getpid()}{suffix}")
+
+
+def paths(folder: str, name: str, suffix: str) -> list[str]:
+    """Return the paths that `new_path` gave to files, the oldest first. A name may also have the number of a worker."""
+    pattern = re.compile(rf"{name}(?:-[0-9]+)?-([0-9]{{20}})-[0-9]+{re.escape(suffix)}")
+    try:
+        matches = filter(None, map(pattern.fullmatch, os.listdir(folder)))
+    except FileNotFoundError:
+        return []
+    return [os.path.join(folder, match[0]) for match in sorted(matches, key=lambda match: (match[1], match[0]))]
 
 
 def create(path: str, data: bytes = b"") -> int:

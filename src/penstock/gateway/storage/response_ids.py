@@ -21,7 +21,6 @@ import asyncio
 import contextlib
 import mmap
 import os
-import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -44,7 +43,6 @@ SHARED_WAIT_S = 2.0
 """How long a lookup waits before it looks again for an id that another gateway may have made."""
 _PIECE_BYTES = 1 << 14
 """A database gets about this much of a log at once: SQLite takes several times the memory to parse it."""
-_LOG_NAME = re.compile(r"response-ids-[0-9]{20}-[0-9]+\.log")
 
 
 class ResponseOwner(NamedTuple):
@@ -184,7 +182,7 @@ class ResponseIds:
     # -- the worker's own log -----------------------------------------------------------------------------------------
 
     def _open(self) -> mmap.mmap:
-        self._path = os.path.join(self._folder, f"response-ids-{time.time_ns():020}-{os.getpid()}.log")
+        self._path = owned_file.new_path(self._folder, "response-ids", ".log")
         # The bytes reserve the space: a write to a mapped hole fails with a signal.
         file = owned_file.create(self._path, bytes(LOG_BYTES))
         try:
@@ -210,9 +208,9 @@ class ResponseIds:
         if self._last_move.running() or self._last_move.done():
             self._last_move = self._thread.submit(self._move)
 
-    def _log_names(self) -> list[str]:
-        """Return the names of all logs, the oldest first."""
-        return sorted(filter(_LOG_NAME.fullmatch, os.listdir(self._folder)))
+    def _log_paths(self) -> list[str]:
+        """Return the paths of all logs, the oldest first."""
+        return owned_file.paths(self._folder, "response-ids", ".log")
 
     # -- in the threads -----------------------------------------------------------------------------------------------
 
@@ -233,8 +231,7 @@ class ResponseIds:
 
     def _orphan_logs(self, orphans: list[str], opened: contextlib.ExitStack) -> Iterator[bytes]:
         """Yield the lines of the logs that no worker owns in pieces, and add the paths of these logs to `orphans`."""
-        for name in self._log_names():
-            path = os.path.join(self._folder, name)
+        for path in self._log_paths():
             try:
                 file = opened.enter_context(open(path, "rb"))  # noqa: SIM115
             except FileNotFoundError:
@@ -245,18 +242,18 @@ class ResponseIds:
                     yield b"".join(line for line in lines if line.endswith(b"\n"))
 
     def _find_in_logs(self, response_id: str) -> ResponseOwner | None:
-        logs = {name: self._read_log(name) for name in self._log_names()}
-        self._logs = {name: log for name, log in logs.items() if log is not None}
+        logs = {path: self._read_log(path) for path in self._log_paths()}
+        self._logs = {path: log for path, log in logs.items() if log is not None}
         for log in reversed(self._logs.values()):
             if (owner := log.owners.get(response_id)) is not None:
                 return owner
         return None
 
-    def _read_log(self, name: str) -> _Log | None:
+    def _read_log(self, path: str) -> _Log | None:
         """Read what was appended to a log since the last lookup."""
-        log = self._logs.get(name) or _Log()
+        log = self._logs.get(path) or _Log()
         try:
-            with open(os.path.join(self._folder, name), "rb") as file:
+            with open(path, "rb") as file:
                 file.seek(log.offset)
                 data = file.read()
         except FileNotFoundError:
