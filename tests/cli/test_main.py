@@ -63,7 +63,7 @@ def test_help_has_precedence_over_mistakes(words: tuple[str, ...]) -> None:
         (("profile",), "penstock profile: --model is missing"),
         (("profile", "--streeming"), "penstock profile: There is no option --streeming; did you mean --streaming?"),
         (("profile", "--", "--help"), "penstock profile: profile takes options only"),
-        (("profile", "-m", "m", "--zmq-host", "3"), "penstock profile: --zmq-host is an AIPerf option"),
+        (("profile", "-m", "m", "--api-host", "3"), "penstock profile: --api-host is an AIPerf option"),
         (("profile", "-m", "m", "--url", "a:0"), "penstock profile: --url 'a:0' needs a host"),
         (("profle",), "penstock: There is no command 'profle'; did you mean profile?"),
         (("zebra",), "penstock: There is no command 'zebra'; see `penstock --help`."),

@@ -215,3 +215,21 @@ def test_other_runs_neither_say_that_they_profile_nor_write_a_log(mock, program,
     done = program.profile(mock().url, "--request-count", 2, "--ui", "none", *flags, command=command)
     assert "PROFILING" not in done.out
     assert not (done.folder / "logs").exists()
+
+
+def test_flags_of_the_processes_of_aiperf_have_no_effect_and_a_note(mock, program):
+    flags = (
+        "--record-processors",
+        4,
+        "--stats-interval",
+        2,
+        "--zmq-host",
+        "localhost",
+        "--tokenizer-trust-remote-code",
+    )
+    done = program.profile(mock().url, "--request-count", 2, *flags)
+    assert done.status == 0, done
+    assert done.err.splitlines() == [
+        f"Note: {flag} has no effect in Penstock." for flag in flags if str(flag).startswith("--")
+    ]
+    assert program.profile(mock().url, "--request-count", 2, *flags, "--quiet").err == ""

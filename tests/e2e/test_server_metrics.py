@@ -108,7 +108,7 @@ def test_explain_finds_the_queue_of_known_length(program: Program, run: Outcome)
         (("--server-metrics", "--no-server-metrics"), "contradict each other"),
         (("--server-metrics", "--server-metrics-formats", "xml"), "must be json, csv, jsonl or parquet, not 'xml'"),
         (("--telemetry-interval", "2"), "both are missing"),
-        (("--server-metrics-formats", "csv"), "--server-metrics is missing"),
+        (("--server-metrics-formats", "csv", "--no-server-metrics"), "contradict each other"),
         (("--gpu-telemetry", "--no-gpu-telemetry"), "contradict each other"),
         (("--gpu-telemetry", "amdsmi"), "amdsmi is not supported yet"),
         (("--server-metrics", "mock://"), "is scraped by itself"),

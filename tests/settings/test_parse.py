@@ -117,20 +117,25 @@ def test_accepted_command_lines(line: str, expected: dict[str, Any]) -> None:
         ("--seed 5", "There is no option --seed; did you mean --random-seed?"),
         ("-n 5", "There is no option -n; did you mean --request-count?"),
         ("--tokeniz x", "There is no option --tokeniz; did you mean --tokenizer?"),
-        ("--zmq-hots 3", "did you mean --zmq-host, which this version of Penstock does not have yet?"),
+        ("--api-hots 3", "did you mean --api-host, which this version of Penstock does not have yet?"),
         ("--zebra-crossing", "There is no option --zebra-crossing; see `penstock profile --help`."),
         ("-Q", "There is no option -Q"),
         ("-HX-Key:hunter2", "Put a space between -H and its value."),
         (
-            "--zmq-host 3",
-            "--zmq-host is an AIPerf option that this version of Penstock does not have yet; run without",
+            "--api-host 3",
+            "--api-host is an AIPerf option that this version of Penstock does not have yet; run without",
         ),
         ("--auto-plot", "does not have yet; run without it (`penstock plot` draws the charts of a run)."),
         (
+<<<<<<< HEAD
             "--api-host 1 --zmq-host 3 --scenario x --streaming",
             "--api-host, --zmq-host and --scenario are AIPerf options that",
+=======
+            "--api-host 1 --scenario 3 --otel-url x --streaming",
+            "--api-host, --scenario and --otel-url are AIPerf options that",
+>>>>>>> d3cf211f (Read the servers' metrics before and after each run, and accept flags that only AIPerf's processes need)
         ),
-        ("--zmq-host 3 --zmq-host 4", "--zmq-host is an AIPerf option"),
+        ("--api-host 3 --api-host 4", "--api-host is an AIPerf option"),
         ("--endpoint-type solido_rag", "--endpoint-type solido_rag is not supported yet"),
         ("-H hunter2", "-H must be Name:Value"),
     ],

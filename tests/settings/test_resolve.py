@@ -11,7 +11,7 @@ from penstock.runs.read_settings import read_settings
 from penstock.settings.artifact_folder import artifact_folder
 from penstock.settings.parse import parse
 from penstock.settings.resolve import resolve
-from penstock.settings.schema import Settings
+from penstock.settings.schema import LoadSettings, Settings
 
 
 def settings_for(*words: str) -> Settings:
@@ -108,6 +108,14 @@ def test_log_level_trace_and_debug_are_verbose(level: str, verbose: bool) -> Non
     assert settings_for("-m", "m", "--log-level", level).output.verbose is verbose
 
 
+@pytest.mark.parametrize("pattern", ["constant", "poisson", "gamma"])
+def test_arrival_pattern_without_a_rate_leaves_a_closed_loop(pattern: str) -> None:
+    load = settings_for(
+        "-m", "m", "--request-rate-mode", pattern, "--concurrency", "5", "--benchmark-duration", "2"
+    ).load
+    assert (load.concurrency, load.arrival_rate, load.arrivals) == (5, None, LoadSettings().arrivals)
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -117,10 +125,9 @@ def test_log_level_trace_and_debug_are_verbose(level: str, verbose: bool) -> Non
             "--benchmark-grace-period begins when --benchmark-duration ends",
         ),
         (
-            ("-m", "m", "--arrival-pattern", "constant"),
-            "--arrival-pattern sets the gaps between the requests of --request-rate",
+            ("-m", "m", "--arrival-smoothness", "2"),
+            "--arrival-smoothness sets the gaps between the requests of --request-rate",
         ),
-        (("-m", "m", "--request-rate-mode", "poisson"), "--request-rate-mode sets the gaps between the requests"),
         (("-m", "m", "--endpoint", "v1/chat"), "--endpoint must start with a slash"),
         (("-m", "m", "--endpoint", "/v1 /chat"), "a space or a control character"),
         (("-m", "m", "--endpoint", "/caf\u00e9?api_key=hunter2"), "write it as %C3%A9"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+
 from penstock.settings.command_line import HELP, CommandLine
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags import GROUPS, UNSUPPORTED_FLAGS, Group
@@ -53,7 +56,21 @@ def run(parsed: ParsedArguments) -> int:
         return resume(parsed)
     from penstock.runs.read_experiment import read_experiment
 
+    if not parsed.values.get("output.quiet"):
+        for note in _idle_flags(parsed):
+            print(f"Note: {note}", file=sys.stderr)
     experiment = read_experiment(parsed)  # mistakes on the command line are reported before the rest is imported
     from penstock.cli.run import profile
 
     return profile(experiment)
+
+
+def _idle_flags(parsed: ParsedArguments) -> Iterator[str]:
+    """Yield a sentence for each flag that is accepted because AIPerf does, and changes nothing."""
+    from penstock.settings.resolve import has_idle_pattern
+
+    for target in parsed.section("ignored"):
+        yield f"{parsed.spellings[f'ignored.{target}']} has no effect in Penstock."
+    if has_idle_pattern(parsed):
+        name = parsed.spellings["load.arrivals"]
+        yield f"{name} has no effect without a rate; --request-rate sets one."

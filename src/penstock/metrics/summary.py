@@ -162,7 +162,9 @@ class Summary(msgspec.Struct, kw_only=True):
     streaming_hint: str | None = None
     """What would show the time to first token; None if it is known, or if replies cannot be streamed."""
     server_metrics: ServerMetrics | None = None
-    """None if nothing was scraped."""
+    """None if nothing was scraped during the load."""
+    server_readings: ServerMetrics | None = None
+    """The servers' metrics, read before and after the load only."""
     gpu_telemetry: GpuTelemetry | None = None
     """None if no GPU was observed."""
     network: NetworkLatency | None = None

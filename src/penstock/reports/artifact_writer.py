@@ -30,7 +30,7 @@ from penstock.reports.sink import ReportContext, Sink
 from penstock.scratch import Scratch
 from penstock.telemetry.gpu import GpuTelemetryBuilder
 from penstock.telemetry.network import NetworkLatencyBuilder
-from penstock.telemetry.server_metrics import ServerMetricsBuilder, window_of
+from penstock.telemetry.server_metrics import READINGS, ServerMetricsBuilder, window_of
 
 ProgressCallback = Callable[[int, int], None]
 """Called with the number of records done and the number expected; 0 if that is unknown."""
@@ -129,15 +129,17 @@ class ArtifactWriter:
         log, epoch = self._context.log, self._context.header.epoch_wall_ns
         window = window_of(log.phases, log.covered_phases, summary.end_ns - epoch)
         server_metrics, gpu_telemetry = ServerMetricsBuilder(window, epoch), GpuTelemetryBuilder(window)
+        readings = ServerMetricsBuilder(window, epoch, READINGS)
         asked = self._context.header.settings.telemetry
         network = NetworkLatencyBuilder(window.stop, asked.network_ms, probed=asked.probe_network)
         for sample in log.samples():
             server_metrics.add(sample)
+            readings.add(sample)
             gpu_telemetry.add(sample)
             network.add(sample)
             for sink in self._sinks.values():
                 sink.add_sample(sample)
-        summary.server_metrics = server_metrics.result()
+        summary.server_metrics, summary.server_readings = server_metrics.result(), readings.result()
         summary.gpu_telemetry = gpu_telemetry.result()
         if summary.gpu_telemetry is not None:
             summary.metrics |= power_metrics(summary.metrics, summary.gpu_telemetry)

@@ -39,7 +39,7 @@ class Artifacts(msgspec.Struct, frozen=True):
         others = (*sink_table.PHASE_FILES, sink_table.AIPERF_LOG, sink_table.MLFLOW_FILE)
         every = (*paths.values(), *(os.path.join(folder, name) for name in others))
         telemetry = header.settings.telemetry
-        scraped = () if telemetry.server_metrics is None else telemetry.server_metrics_formats
+        scraped = () if telemetry.no_server_metrics else telemetry.server_metrics_formats
         wanted = {
             "records": output.export_level != "summary",
             "raw": output.keeps_replies,

@@ -500,6 +500,7 @@ def _footer(console: Console, summary: Summary, artifacts: Artifacts) -> None:
 
 
 def _server_metrics_files(summary: Summary, artifacts: Artifacts) -> Iterator[tuple[str, str | None]]:
-    if summary.server_metrics is not None and summary.server_metrics.successful:
+    metrics = summary.server_metrics or summary.server_readings
+    if metrics is not None and metrics.successful:
         for name in ("csv", "json", "jsonl"):
             yield f"Server Metrics {name.upper()} Export", artifacts.paths.get(f"server_metrics_{name}")

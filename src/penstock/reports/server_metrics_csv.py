@@ -14,7 +14,7 @@ from penstock.telemetry.server_metrics import ServerMetrics
 
 class ServerMetricsCsv(Sink):
     def finish(self, summary: Summary) -> None:
-        metrics = summary.server_metrics
+        metrics = summary.server_metrics or summary.server_readings
         if metrics is not None and metrics.successful:
             with replacing(self.path) as file:
                 file.write(_text(metrics).encode())

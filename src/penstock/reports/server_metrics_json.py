@@ -13,7 +13,7 @@ SCHEMA_VERSION = "1.1"
 
 class ServerMetricsJson(Sink):
     def finish(self, summary: Summary) -> None:
-        metrics = summary.server_metrics
+        metrics = summary.server_metrics or summary.server_readings
         if metrics is None or not metrics.successful:
             return
         document = {

@@ -8,7 +8,7 @@ from penstock.records.log import Sample
 from penstock.reports.sample_lines import SampleLines
 from penstock.reports.sink import ReportContext
 from penstock.telemetry.scrape import PageHistory
-from penstock.telemetry.server_metrics import SOURCE
+from penstock.telemetry.server_metrics import READINGS, SOURCE
 
 
 class ServerMetricsJsonl(SampleLines):
@@ -18,7 +18,7 @@ class ServerMetricsJsonl(SampleLines):
         self._epoch = context.header.epoch_wall_ns
 
     def add_sample(self, sample: Sample) -> None:
-        if sample.source != SOURCE or self._history.read(sample) is None:
+        if sample.source not in (SOURCE, READINGS) or self._history.read(sample) is None:
             return
         url = sample.values["url"]
         fields = {

@@ -19,7 +19,7 @@ from penstock.reports.parquet_rows import ParquetRows
 from penstock.reports.sink import ReportContext, Sink
 from penstock.settings.input_config import input_config
 from penstock.telemetry.prometheus import Series
-from penstock.telemetry.server_metrics import ServerMetrics, ServerMetricsBuilder, window_of
+from penstock.telemetry.server_metrics import READINGS, SOURCE, ServerMetrics, ServerMetricsBuilder, window_of
 
 if TYPE_CHECKING:
     import pyarrow
@@ -37,13 +37,16 @@ class ServerMetricsParquet(Sink):
         require_extra("parquet", "--server-metrics-formats parquet", "pyarrow")
 
     def finish(self, summary: Summary) -> None:
-        metrics, log, epoch = summary.server_metrics, self.context.log, self.context.header.epoch_wall_ns
+        source, metrics = SOURCE, summary.server_metrics
+        if metrics is None:
+            source, metrics = READINGS, summary.server_readings
+        log, epoch = self.context.log, self.context.header.epoch_wall_ns
         if metrics is None or not metrics.successful:
             return
         found = {label for metric in metrics.metrics.values() for series in metric.series for label in series.labels}
         labels = sorted(found.difference(_FIXED, _VALUES))
         window = window_of(log.phases, log.covered_phases, summary.end_ns - epoch)
-        builder = ServerMetricsBuilder(window)
+        builder = ServerMetricsBuilder(window, source=source)
         with replacing(self.path) as file:
             rows = ParquetRows(file, self._schema(summary, metrics, labels))
             for sample in log.samples():

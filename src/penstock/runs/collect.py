@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from penstock.errors import UserError
 from penstock.runs.companion import Companion, CompanionControl
 from penstock.runs.prepare import Prepared
+from penstock.runs.server_readings import own_metrics
 from penstock.settings.schema import Settings
 from penstock.telemetry.gpu import DCGM, open_nvml
 from penstock.telemetry.network import NetworkProbes, ProbedUrl
@@ -89,11 +90,7 @@ class Collector(Companion):
 def server_metrics(settings: Settings, prepared: Prepared) -> Collector:
     """Return the companion for --server-metrics."""
     telemetry = settings.telemetry
-    urls = {}
-    for target in prepared.targets:
-        parts = urlsplit(target.url)
-        url = f"{parts.scheme}://{parts.netloc}/metrics"
-        urls[url] = MetricsUrl(url, target.origin, "/metrics")
+    urls = own_metrics(prepared.targets)
     for found in resolve_metrics_urls(settings, telemetry.server_metrics or (), "--server-metrics", prepared):
         urls.setdefault(found.url, found)
     return Collector(Scraper(SOURCE, list(urls.values())), telemetry.interval_s)

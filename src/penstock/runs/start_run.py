@@ -29,6 +29,7 @@ from penstock.runs.prepare import (
 )
 from penstock.runs.readiness import Readiness
 from penstock.runs.run_folder import RunFolder
+from penstock.runs.server_readings import ServerReadings, reads_metrics
 from penstock.runs.stored_data import fill_store, load_dataset
 from penstock.settings.schema import Settings
 from penstock.tokens.lazy_tokenizer import LazyTokenizer
@@ -39,6 +40,10 @@ from penstock.workers.local_processes import ForkedWorkers, SpawnedWorkers
 if TYPE_CHECKING:
     from penstock.runs.resume import LoggedRun
     from penstock.workers.ray_cluster import Cluster
+
+
+_READING_S = 0.5
+"""Longest time for the first reading of the servers' metrics once they are ready, if the run waits for them."""
 
 
 class StartedRun(NamedTuple):
@@ -71,10 +76,14 @@ def start_run(
     points = experiment.largest
     spawn = spawn or experiment.settings.cluster is not None
     cluster = _connect_cluster(experiment.settings)
-    with mock_servers(experiment.settings) as settings:
+    with mock_servers(experiment.settings) as settings, contextlib.ExitStack() as stack:
         endpoint = endpoint_named(settings.endpoint.type, settings.endpoint)
         readiness = Readiness(settings, endpoint) if settings.readiness.timeout_s else None
         targets = resolve_targets(settings, endpoint, raise_limit=not spawn)
+        readings: list[ServerReadings] = []
+        is_read = logged is None and reads_metrics(settings)
+        if is_read and readiness is None:
+            readings.append(stack.enter_context(ServerReadings(targets)))
         for point in points:
             check_file_limit(point, raise_limit=not spawn)
         tokenizer = LazyTokenizer(settings.tokenizer, settings.models[0])
@@ -121,6 +130,9 @@ def start_run(
                 observer.waited()
             # Which address of a host accepts connections was not known before.
             prepared.targets = resolve_targets(settings, endpoint, raise_limit=not spawn)
+            if is_read:
+                readings.append(stack.enter_context(ServerReadings(prepared.targets)))
+                readings[0].wait(_READING_S)
         notes = _tell_notes(prepared, observer)
         beside = companions(settings, prepared)
         in_child = bool(points or beside or settings.watches_records)
@@ -133,7 +145,7 @@ def start_run(
             _backend(prepared, spawn=spawn, in_child=in_child, cluster=cluster),
             folder.log,
             epoch=prepared.epoch,
-            companions=beside,
+            companions=[*readings, *beside],
             on_begin=begin,
             on_progress=observer.progress,
             on_sample=observer.sample,

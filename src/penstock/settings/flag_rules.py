@@ -22,7 +22,6 @@ input.range_style | input.range_ratio | --random-range-ratio
     says how to read --random-range-ratio
 experiment.convergence_stat experiment.convergence_mode experiment.convergence_limit | \
         experiment.convergence_metric | --convergence-metric
-telemetry.server_metrics_formats | telemetry.server_metrics | --server-metrics
 telemetry.ping_interval_s | telemetry.probe_network | that flag
     adjusts --network-latency-automatic
 exports.stream | exports.otel_url | --otel-url
@@ -45,6 +44,7 @@ input.range_ratio | input.input_tokens_stddev input.output_tokens_stddev input.d
 input.system | input.system_file input.conversation.system_tokens | both set the system prompt; keep one of them
 input.system_file | input.conversation.system_tokens | both set the system prompt; keep one of them
 telemetry.server_metrics | telemetry.no_server_metrics | contradict each other; keep one of them
+telemetry.server_metrics_formats | telemetry.no_server_metrics | contradict each other; keep one of them
 telemetry.gpu | telemetry.no_gpu_telemetry | contradict each other; keep one of them
 """
 

@@ -279,10 +279,10 @@ def _grace(load: LoadSettings) -> float | str | None:
 
 
 def _server_metrics(telemetry: TelemetrySettings) -> dict[str, Any]:
-    if telemetry.server_metrics is None:
+    if telemetry.no_server_metrics:
         return {"enabled": False}
     formats = list(telemetry.server_metrics_formats)
-    return {"enabled": True, "urls": list(telemetry.server_metrics), "formats": formats}
+    return {"enabled": True, "urls": list(telemetry.server_metrics or ()), "formats": formats}
 
 
 def _gpu_telemetry(telemetry: TelemetrySettings) -> dict[str, Any]:

@@ -313,8 +313,8 @@ def resolve_load(parsed: ParsedArguments, *, recorded_times: bool = False) -> Lo
     fields = {name: value for name, value in fields.items() if not name.startswith("schedule.")}
     _check_rates(parsed, fields)
     check_users(parsed, fields)
-    if fields.get("arrivals") == BURST:
-        del fields["arrivals"]  # the closed loop does that by itself
+    if fields.get("arrivals") == BURST or has_idle_pattern(parsed):
+        del fields["arrivals"]  # the closed loop sends when a slot is free
     if "smoothness" in fields:
         fields.setdefault("arrivals", "gamma")
     if "rate_series" in fields:
@@ -325,6 +325,13 @@ def resolve_load(parsed: ParsedArguments, *, recorded_times: bool = False) -> Lo
 
 
 _RATES = {"rate", "conversation_rate", "rate_series", "user_rate"}
+
+
+def has_idle_pattern(parsed: ParsedArguments) -> bool:
+    """Return whether an arrival pattern is given without a rate. AIPerf ignores it, and so does Penstock, with a note."""
+    rates = {f"load.{name}" for name in _RATES}
+    searches = parsed.values.get("experiment.find_max") == "request-rate"
+    return "load.arrivals" in parsed.values and not searches and not rates & parsed.values.keys()
 
 
 def _check_rates(parsed: ParsedArguments, fields: dict[str, Any]) -> None:
@@ -339,7 +346,7 @@ def _check_rates(parsed: ParsedArguments, fields: dict[str, Any]) -> None:
             f"{spelling('load.arrivals')} {BURST} has no rate; leave out {rates[0]}, or choose another pattern."
         )
     if not rates and parsed.values.get("experiment.find_max") != "request-rate":
-        adjusting = [name for name in ("arrivals", "smoothness", "rate_ramp_s") if name in fields and pattern != BURST]
+        adjusting = [name for name in ("smoothness", "rate_ramp_s") if name in fields and pattern != BURST]
         if adjusting:
             raise UserError(
                 f"{spelling(f'load.{adjusting[0]}')} {_ADJUSTS[adjusting[0]]} of --request-rate, but --request-rate is "
@@ -355,7 +362,6 @@ def _check_rates(parsed: ParsedArguments, fields: dict[str, Any]) -> None:
 
 
 _ADJUSTS = {
-    "arrivals": "sets the gaps between the requests",
     "smoothness": "sets the gaps between the requests",
     "rate_ramp_s": "is the time to reach the value",
 }

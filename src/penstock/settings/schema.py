@@ -379,10 +379,11 @@ class ServerCallSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What is observed besides the requests. Nothing is observed unless it is asked for."""
+    """What is observed besides the requests. Without being asked for, only the servers' metrics are read, before and after the
+    load."""
 
     server_metrics: tuple[str, ...] | None = None
-    """URLs of Prometheus endpoints in addition to those of the servers; None: scrape nothing."""
+    """URLs of Prometheus endpoints in addition to those of the servers; None: scrape nothing during the load."""
     server_metrics_formats: tuple[str, ...] = ("json", "csv")
     interval_s: float = 1 / 3
     """Time between scrapes."""
@@ -398,7 +399,12 @@ class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
     """The round trip, if the user gives it."""
     no_server_metrics: bool = False
     no_gpu_telemetry: bool = False
-    """Flags that ask for the default. They contradict the ones that turn telemetry on."""
+    """The second flag asks for the default. Both contradict the ones that turn telemetry on."""
+
+    @property
+    def reads_server_metrics(self) -> bool:
+        """True if the servers' own metrics are read before and after the load."""
+        return self.server_metrics is None and not self.no_server_metrics
 
 
 class UserFile(msgspec.Struct, frozen=True):

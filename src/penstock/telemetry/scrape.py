@@ -101,9 +101,10 @@ class Scraper:
         """Scrape all endpoints. Call this in a thread without a running event loop, which need not be the same each time."""
         if self._loop is None:
             self._loop = asyncio.SelectorEventLoop()
-        return self._loop.run_until_complete(self._collect())
+        return self._loop.run_until_complete(self.read())
 
-    async def _collect(self) -> list[Observation]:
+    async def read(self) -> list[Observation]:
+        """Scrape all endpoints, always on the same event loop."""
         found = await asyncio.gather(*(self._scrape(url) for url in self._urls))
         self._urls = [url for url in self._urls if url.url in self._pages or url.url in self._empty]
         return found

@@ -22,6 +22,8 @@ from penstock.telemetry.scrape import PageHistory
 
 SOURCE = "server_metrics"
 """Source of the samples."""
+READINGS = "server_readings"
+"""Source of the samples that are taken before and after the load only, which say nothing about the time between."""
 _PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
 _START_TIME = "process_start_time_seconds"
 
@@ -121,9 +123,18 @@ class GaugeValues:
         return self.inside or self.around
 
 
+class NewestValue(GaugeValues):
+    """The last value of a gauge, for readings."""
+
+    @property
+    def values(self) -> array[float]:
+        return (self.around or self.inside)[-1:]
+
+
 class _Endpoint:
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, gauge: type[GaugeValues]) -> None:
         self.url = url
+        self.gauge = gauge
         self.by_series: dict[tuple[str, tuple[tuple[str, str], ...]], tuple[Series, CounterGrowth | GaugeValues]] = {}
         self.lines: dict[int, CounterGrowth | GaugeValues] = {}
         self.gauges: list[tuple[int, GaugeValues]] = []
@@ -145,11 +156,15 @@ class _Endpoint:
             found = self.by_series.get(key)
             if found is None:
                 goes_down = series.family.type in ("gauge", "unknown") or "quantile" in series.labels
-                figures = GaugeValues() if goes_down else CounterGrowth()
+                figures = self.gauge() if goes_down else CounterGrowth()
                 found = self.by_series[key] = series, figures
             self.lines[n] = found[1]
             if isinstance(found[1], GaugeValues):
                 self.gauges.append((n, found[1]))
+
+    def surrounds(self, window: ProfilingWindow) -> bool:
+        """Return whether there are values from before the window and from after it."""
+        return self.counted_from is not None and self.counted_from <= window.start and self.counted_to >= window.end
 
     @property
     def seconds(self) -> float:
@@ -158,8 +173,9 @@ class _Endpoint:
 
 
 class ServerMetricsBuilder:
-    def __init__(self, window: ProfilingWindow, epoch_wall_ns: int = 0) -> None:
+    def __init__(self, window: ProfilingWindow, epoch_wall_ns: int = 0, source: str = SOURCE) -> None:
         self._window = window
+        self._source = source
         self._epoch = epoch_wall_ns
         self._history = PageHistory()
         self._endpoints: dict[str, _Endpoint] = {}
@@ -168,10 +184,11 @@ class ServerMetricsBuilder:
         """Take a sample, in order of time, and return whether it has values.
 
         Samples of other sources, and those after the window, are left out."""
-        if sample.source != SOURCE or sample.at > self._window.stop:
+        if sample.source != self._source or sample.at > self._window.stop:
             return False
         url = sample.values["url"]
-        endpoint = self._endpoints.setdefault(url, _Endpoint(url))
+        gauge = GaugeValues if self._source == SOURCE else NewestValue
+        endpoint = self._endpoints.setdefault(url, _Endpoint(url, gauge))
         new = self._history.read(sample)
         if new is None:
             endpoint.error = sample.values.get("error", "")
@@ -215,7 +232,7 @@ class ServerMetricsBuilder:
     def _count_concepts(self, endpoint: _Endpoint, at: int, counts: bool, first: bool) -> None:
         values = self._history.concepts(endpoint.url)
         for concept in CONCEPTS:
-            if concept.name in values:
+            if concept.name in values and (concept.counter or self._source == SOURCE):
                 figures = endpoint.concepts.setdefault(
                     concept.name, CounterGrowth() if concept.counter else GaugeValues()
                 )
@@ -226,6 +243,8 @@ class ServerMetricsBuilder:
 
     def result(self) -> ServerMetrics | None:
         """Return the figures; None if nothing was scraped."""
+        if self._source == READINGS:
+            self._endpoints = {url: each for url, each in self._endpoints.items() if each.surrounds(self._window)}
         if not self._endpoints:
             return None
         answered = [endpoint for endpoint in self._endpoints.values() if endpoint.fetched]

@@ -212,7 +212,7 @@ EQUIVALENT = {
             "benchmark: {model: m, gpu_telemetry: {enabled: false}, server_metrics: {enabled: false, urls: []}, otel: {},"
             " network_latency: {enabled: false}, artifacts: {auto_plot: false, slice_duration: null}}\nplot: null"
         ),
-        "-m m",
+        "-m m --no-server-metrics",
     ),
 }
 

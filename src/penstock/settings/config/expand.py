@@ -23,6 +23,7 @@ from penstock.settings.config.keys import (
     find_flag,
     flags_of,
     rows,
+    target_of,
 )
 from penstock.settings.config.reader import camel_case
 from penstock.settings.flags import Flag
@@ -238,7 +239,8 @@ class _Writer:
         flag = find_flag(row.flags[0])
         target = flag.target if isinstance(flag, Flag) else None
         on = target is not None and _lookup(self._settings, target)[0] not in (None, _MISSING)
-        return True if on else _MISSING
+        off = [_lookup(self._settings, target_of(name))[0] for name in row.flags[1:]]
+        return True if on else False if True in off else _MISSING
 
     def write_pairs(self, row: Special, _path: str) -> Any:
         flag = find_flag(row.flags[0])

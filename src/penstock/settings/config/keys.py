@@ -298,7 +298,7 @@ BENCHMARK: Final[Section] = {
         "mode": Special("gpu_mode"),
     },
     "server_metrics": {
-        "enabled": Special("enabled", ("--server-metrics",)),
+        "enabled": Special("enabled", ("--server-metrics", "--no-server-metrics")),
         "interval": "--telemetry-interval",
         "url": Alias("--server-metrics"),
         "urls": "--server-metrics",
@@ -380,7 +380,7 @@ KEYS: Final[Section] = {
 FLAGS_WITHOUT_KEY: Final = {
     "--config": "it names the file",
     "--no-gpu-telemetry": "GPU telemetry is off unless gpu_telemetry turns it on",
-    "--no-server-metrics": "server metrics are off unless server_metrics turns them on",
+    **dict.fromkeys(("--zmq-host", "--zmq-ipc-path", "--zmq-dual-bind"), "it has no effect"),
     "--extra-verbose": "it has the effect of --verbose, which is runtime.verbose",
 }
 """Supported flags that no key stands for, and why."""
@@ -398,6 +398,14 @@ def rows(section: Section = KEYS, path: str = "") -> Iterator[tuple[str, Row]]:
 def find_flag(spelling: str) -> Flag | UnsupportedFlag:
     """Return the row of a flag. A flag that is announced and does not exist yet is unsupported."""
     return SPELLINGS.get(spelling) or UnsupportedFlag(spelling)
+
+
+def target_of(name: str) -> str:
+    """Return the target of a supported flag."""
+    flag = find_flag(name)
+    assert isinstance(flag, Flag)
+    assert flag.target is not None
+    return flag.target
 
 
 def flags_of(row: Row) -> tuple[str, ...]:

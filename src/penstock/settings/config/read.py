@@ -29,6 +29,7 @@ from penstock.settings.config.keys import (
     Special,
     find_flag,
     flags_of,
+    target_of,
 )
 from penstock.settings.config.reader import Reader, describe, distribution_target, unknown_key
 from penstock.settings.config.special_files import read_user_file, store_records
@@ -265,7 +266,8 @@ class ConfigReader(Reader):
         """Accept a key that has no meaning for Penstock, and ignore it."""
 
     def read_enabled(self, node: Node, row: Special) -> None:
-        """Turn on what a flag without a value turns on, or remove what the other keys of the section have set."""
+        """Turn on what a flag without a value turns on, or remove what the other keys of the section have set and turn the
+        default off."""
         flag = find_flag(row.flags[0])
         value = parse_bool(node.text) if node.is_scalar else None
         if value is None:
@@ -278,6 +280,8 @@ class ConfigReader(Reader):
             self.spellings.setdefault(flag.target, node.name)
         else:
             self.values.pop(flag.target, None)
+            for off in map(target_of, row.flags[1:]):
+                self.values[off], self.spellings[off] = True, node.name
 
     def read_models(self, node: Node, row: Special) -> None:
         names, strategy, weights = row.flags

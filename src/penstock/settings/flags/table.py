@@ -480,7 +480,8 @@ Validity and exit status
 
 Telemetry
 --server-metrics [URL...] | list telemetry.server_metrics url implied=
-    Scrape Prometheus metrics during the run: /metrics of each --url, and of the URLs given here. [default: not scraped]
+    Scrape Prometheus metrics during the run: /metrics of each --url, and of the URLs given here. [default: read /metrics
+    of each --url once before the first request and once after the last one]
 --server-metrics-formats FORMAT... | list telemetry.server_metrics_formats
     Files to write server metrics to: json, csv, jsonl (one line per scrape), parquet (values over time). [default: json
     csv]
@@ -499,7 +500,7 @@ Telemetry
 --metrics-port | count telemetry.metrics_port le=65_535 penstock_only
     Serve the figures of the running benchmark as Prometheus metrics on this port, at /metrics. [default: not served]
 --no-server-metrics | bool telemetry.no_server_metrics always_on
-    Accepted for compatibility: server metrics are scraped only with --server-metrics.
+    Do not read the servers' metrics before and after the run.
 --no-gpu-telemetry | bool telemetry.no_gpu_telemetry always_on
     Accepted for compatibility: GPU telemetry is collected only with --gpu-telemetry.
 
@@ -535,6 +536,20 @@ Export to other systems
     Name of the run in Weights & Biases. [default: the name of the artifact folder]
 --wandb-tag TAG... | list exports.wandb_tags
     Tags of the run in Weights & Biases.
+
+Accepted for compatibility, without effect
+--record-processor-service-count, --record-processors | count ignored.record_processors
+    Penstock's workers record their own requests.
+--stats-interval SECONDS | float ignored.stats_interval ge=0
+    The progress is always shown.
+--zmq-host HOST | str ignored.zmq_host
+    Penstock's processes use sockets of their own.
+--zmq-ipc-path PATH | str ignored.zmq_ipc_path
+    As --zmq-host.
+--zmq-dual-bind | bool ignored.zmq_dual_bind
+    As --zmq-host.
+--tokenizer-trust-remote-code | bool ignored.trust_remote_code
+    Penstock runs no code of a tokenizer.
 """
 
 GROUPS = read_groups(

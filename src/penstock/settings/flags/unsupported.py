@@ -9,7 +9,6 @@ from penstock.settings.flags.flag import UnsupportedFlag
 
 _NAMES = """
 endpoint: --download-video-content --request-content-type --uuid-and-strip
-tokenizer: --tokenizer-trust-remote-code
 input: --hf-subset --hf-weka-dataset --dataset-filter --ignore-trace-delays --use-think-time-only --max-context-length
   --allow-dataset-wrap=--no-allow-dataset-wrap --trace-session-sample-ratio
 conversation input: --inter-turn-delay-cap-seconds --max-idle-gap-cap-seconds --open-loop-replay=--no-open-loop-replay
@@ -30,8 +29,7 @@ multi-run: --search-space --search-metric --search-stat --search-direction --sea
   --degradation-stat --isl-min --isl-max --isl-steps --concurrency-steps --osl-min --osl-max --osl-steps
 accuracy: --accuracy-benchmark --accuracy-tasks --accuracy-n-shots --accuracy-enable-cot=--accuracy-no-enable-cot
   --accuracy-grader --accuracy-system-prompt --accuracy-verbose
-service: --record-processor-service-count=--record-processors --api-port --api-host --stats-interval
-zmq communication: --zmq-host --zmq-ipc-path --zmq-dual-bind
+service: --api-port --api-host
 """
 """The first spelling of each flag, and others after equals signs, by AIPerf's groups."""
 
