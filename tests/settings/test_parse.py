@@ -127,13 +127,8 @@ def test_accepted_command_lines(line: str, expected: dict[str, Any]) -> None:
         ),
         ("--auto-plot", "does not have yet; run without it (`penstock plot` draws the charts of a run)."),
         (
-<<<<<<< HEAD
-            "--api-host 1 --zmq-host 3 --scenario x --streaming",
-            "--api-host, --zmq-host and --scenario are AIPerf options that",
-=======
-            "--api-host 1 --scenario 3 --otel-url x --streaming",
-            "--api-host, --scenario and --otel-url are AIPerf options that",
->>>>>>> d3cf211f (Read the servers' metrics before and after each run, and accept flags that only AIPerf's processes need)
+            "--api-host 1 --api-port 3 --scenario x --streaming",
+            "--api-host, --api-port and --scenario are AIPerf options that",
         ),
         ("--api-host 3 --api-host 4", "--api-host is an AIPerf option"),
         ("--endpoint-type solido_rag", "--endpoint-type solido_rag is not supported yet"),
