@@ -326,14 +326,13 @@ def _series_summary(
 
 
 def gauge_statistics(values: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str, float]:
-    percentiles = np.percentile(values, _PERCENTILES)
-    return {
-        "avg": float(values.mean()),
-        "min": float(values.min()),
-        "max": float(values.max()),
-        "std": float(values.std()),
-        **{f"p{q}": float(value) for q, value in zip(_PERCENTILES, percentiles, strict=True)},
-    }
+    low, high = float(values.min()), float(values.max())
+    if low == high:  # most gauges of a page never change, and the percentiles of 10,000 gauges take a second
+        percentiles, mean, std = [low] * len(_PERCENTILES), low, 0.0
+    else:
+        percentiles, mean, std = np.percentile(values, _PERCENTILES).tolist(), float(values.mean()), float(values.std())
+    named = {f"p{q}": value for q, value in zip(_PERCENTILES, percentiles, strict=True)}
+    return {"avg": mean, "min": low, "max": high, "std": std, **named}
 
 
 def _histogram(parts: list[tuple[Series, CounterGrowth | GaugeValues]], seconds: float) -> SeriesSummary:
