@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
 from penstock.cli.screen import show
@@ -13,7 +14,7 @@ from penstock.records.record import Failure, Usage
 from penstock.reports.artifacts import Artifacts
 from penstock.reports.console import console_text
 from support.records import MS, make_record
-from support.runs import BODY, make_header, report_run
+from support.runs import BODY, PROFILING, make_header, report_run
 
 SERVER_ERROR = Failure("HTTPError", '{"error": "[bold]mock[/bold] says\n500"}', "server", 500)
 CERTIFICATE = Certificate("DEGRADED", ["1.2 % of the TTFTs are upper bounds."], {})
@@ -307,3 +308,20 @@ def test_resent_requests_are_a_row_only_if_there_are_any(tmp_path):
     assert "Resent Request Count" not in first.read("profile_export_console.txt")
     assert row(second.read("profile_export_console.txt"), "Resent Request Count")[1] == "1.00"
     assert second.json["resent_request_count"]["avg"] == 1
+
+
+def test_plain_run_tells_that_the_server_fell_behind_its_rate(tmp_path):
+    """200 requests/s are due, and the server completes 100."""
+    records = [
+        make_record(
+            phase=0, number=n, intended=n * 5 * MS, issued=n * 5 * MS, start=n * 5 * MS, end=(n * 10 + 110) * MS
+        )
+        for n in range(400)
+    ]
+    phase = msgspec.structs.replace(PROFILING, load={"arrivals": {"type": "constant"}})
+    reported = report_run(tmp_path, records, phases=(phase,))
+    assert reported.summary.overload.due == pytest.approx(200, rel=0.03)
+    assert reported.summary.overload.completed == pytest.approx(100, rel=0.03)
+    text = " ".join(console_text(reported.summary).split())
+    assert "requests/s; the queue grew, from" in text
+    assert "It is overloaded: percentiles are not stationary." in text
