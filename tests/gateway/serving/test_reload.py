@@ -33,14 +33,17 @@ def runtime(tmp_path: Path) -> Iterator[Runtime]:
 
 
 @pytest.fixture
-def reloader(tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reloader]:
+def reloader(tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> Reloader:
     monkeypatch.setattr("penstock.gateway.serving.reload.RETRY_S", 0.05)
     path = tmp_path / "resources.yaml"
     path.write_text(json.dumps(resources("http://127.0.0.1:1")))
     reloader = Reloader(str(path), runtime, os.environ, Messages())
     reloader.load_first()
-    yield reloader
-    reloader.stop()
+    return reloader
+
+
+def poll_until(reloader: Reloader, condition: Callable[[], bool]) -> None:
+    wait_for(lambda: reloader.poll() or condition())  # type: ignore[func-returns-value]
 
 
 def fail_once(function: Callable[..., Any], error: Exception) -> Callable[..., Any]:
@@ -58,10 +61,9 @@ def test_failed_publication_is_retried_without_a_change_of_the_file(
     reloader: Reloader, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runtime, "publish", fail_once(runtime.publish, OSError("no space")))
-    reloader.start()
     reloader.request_reload()
-    wait_for(lambda: reloader.status()["failures"] == 1)
-    wait_for(lambda: reloader.status()["reloads"] == 1)
+    poll_until(reloader, lambda: reloader.status()["failures"] == 1)
+    poll_until(reloader, lambda: reloader.status()["reloads"] == 1)
     assert reloader.status()["state"] == "synced"
     assert runtime.state.generation == 2
 
@@ -75,13 +77,11 @@ def test_changed_key_file_is_reloaded(tmp_path: Path, runtime: Runtime) -> None:
     key.write_text("sk-first")
     reloader = Reloader(str(path), runtime, os.environ, Messages())
     reloader.load_first()
-    reloader.start()
     key.unlink()
-    wait_for(lambda: reloader.status()["state"] == "degraded")
+    poll_until(reloader, lambda: reloader.status()["state"] == "degraded")
     key.write_text("sk-second")
-    wait_for(lambda: reloader.status()["state"] == "synced")
+    poll_until(reloader, lambda: reloader.status()["state"] == "synced")
     assert list(runtime.snapshot()[1].caller_keys) == [sha256("sk-second")]
-    reloader.stop()
 
 
 def test_worker_that_cannot_load_new_resources_is_reported_and_retries(

@@ -25,7 +25,7 @@ PREFIX = "penstock_gateway_"
 _SUMMED_GAUGES = ("inflight_requests", "inspection_queue")
 
 
-class ConfigState(msgspec.Struct, frozen=True, kw_only=True):
+class ConfigState(msgspec.Struct, kw_only=True):
     """The metrics of loading resource files, without the prefix `config_` of their names."""
 
     last_reload_successful: bool = True

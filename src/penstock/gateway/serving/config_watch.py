@@ -33,6 +33,7 @@ class FileWatch:
 
     def __init__(self, *paths: str) -> None:
         self._paths = paths
+        self._next_check = 0.0
         self.accept()
 
     def accept(self) -> None:
@@ -41,6 +42,10 @@ class FileWatch:
 
     def changed(self) -> bool:
         """Return True once after a change, when two checks have found the same files: they may still be being written."""
+        now = time.monotonic()
+        if now < self._next_check:
+            return False
+        self._next_check = now + CHECK_S
         seen, self._seen = self._seen, tuple(map(file_signature, self._paths))
         if self._seen == self._applied or self._seen != seen:
             return False
@@ -59,17 +64,9 @@ class ConfigWatch(FileWatch):
 
     def __init__(self, path: str | None, config: GatewayConfig) -> None:
         self._path = path
-        self._next_check = 0.0
         self._tls: tuple[FileSignature, ...] = ()
         super().__init__()
         self.files_changed(config)
-
-    def changed(self) -> bool:
-        now = time.monotonic()
-        if now < self._next_check:
-            return False
-        self._next_check = now + CHECK_S
-        return super().changed()
 
     def files_changed(self, config: GatewayConfig) -> bool:
         """Return whether the TLS files have changed since the last call, and watch those of the new configuration."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 import time
 from collections.abc import Mapping
 
@@ -17,7 +16,6 @@ from penstock.gateway.resources.snapshot import Snapshot
 from penstock.gateway.serving.config_watch import FileWatch
 from penstock.gateway.serving.runtime import Runtime, WorkerState
 
-POLL_S = 0.2
 RETRY_S = 1.0
 """Delay before another attempt if the file could not be read or published. An invalid file is not retried."""
 LAG_S = 5.0
@@ -25,27 +23,20 @@ LAG_S = 5.0
 
 
 class Reloader:
-    """Reloads the resource file in a thread of the main process. `status` and `metrics` are thread-safe."""
+    """Reloads the resource file in the main process. Other threads may read `status` and `state`."""
 
     def __init__(self, path: str, runtime: Runtime, environment: Mapping[str, str], log: OperatorLog) -> None:
         self._path = path
         self._runtime = runtime
         self._environment = environment
         self._log = log
-        self._wake = threading.Event()
-        self._stopping = False
         self._reload_requested = False
         self._watch = FileWatch(path)
         """Watches the resource file and the key files."""
         self._retry_at: float | None = None
-        self._generation = 0
         self._snapshot = Snapshot()
-        self._loaded_at = 0.0
-        self._reloads = 0
-        self._failures = 0
         self._failure: dict[str, object] | None = None
-        self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="penstock-reload", daemon=True)
+        self.state = ConfigState()
 
     def load_first(self) -> Snapshot:
         """Load the file for the first time; raise ResourceErrors if it is invalid."""
@@ -54,28 +45,16 @@ class Reloader:
         self._accept(snapshot)
         return snapshot
 
-    def start(self) -> None:
-        self._thread.start()
-
     def request_reload(self) -> None:
-        """Reload now, whether or not the file is watched. For signal handlers."""
+        """Let the next `poll` reload, whether or not the file is watched. For signal handlers."""
         self._reload_requested = True
-        self._wake.set()
 
-    def stop(self) -> None:
-        self._stopping = True
-        self._wake.set()
-
-    def _run(self) -> None:
-        while True:
-            self._wake.wait(POLL_S)
-            self._wake.clear()
-            if self._stopping:
-                return
-            is_due = self._retry_at is not None and time.monotonic() >= self._retry_at
-            if self._reload_requested or is_due or (self._runtime.config.watch and self._watch.changed()):
-                self._reload_requested = False
-                self._reload()
+    def poll(self) -> None:
+        """Reload if that is requested, or if a file has changed. Call this several times a second."""
+        is_due = self._retry_at is not None and time.monotonic() >= self._retry_at
+        if self._reload_requested or is_due or (self._runtime.config.watch and self._watch.changed()):
+            self._reload_requested = False
+            self._reload()
 
     def _load(self, data: bytes) -> Snapshot:
         try:
@@ -99,28 +78,29 @@ class Reloader:
         except ResourceErrors as error:
             self._reject(error.errors, digest, retry=not digest)  # without a digest, the file could not be read
             return
-        except Exception as error:  # such as a full /dev/shm; a bug must not end the thread either
+        except Exception as error:  # such as a full /dev/shm; a bug must not end the gateway either
             self._reject([f"internal error: {type(error).__name__}"], digest, retry=True)
             return
-        with self._lock:
-            self._reloads += 1
-        self._log(f"reloaded {self._path}: {counts_text(self._snapshot)} (generation {self._generation})")
+        self.state.reloads_total += 1
+        self._log(f"reloaded {self._path}: {counts_text(self._snapshot)} (generation {self.state.generation})")
 
     def _accept(self, snapshot: Snapshot) -> None:
-        self._runtime.publish(snapshot, self._generation + 1)
-        with self._lock:
-            self._generation += 1
-            self._snapshot = snapshot
-            self._loaded_at = time.time()
-            self._failure = None
+        self._runtime.publish(snapshot, self.state.generation + 1)
+        self.state.generation += 1
+        self._snapshot = snapshot
+        self.state.last_reload_success_timestamp_seconds = time.time()
+        self._set_failure(None)
+
+    def _set_failure(self, failure: dict[str, object] | None) -> None:
+        self._failure = failure
+        self.state.last_reload_successful = failure is None
 
     def _reject(self, errors: list[str], digest: str, *, retry: bool) -> None:
         if retry:
             self._retry_at = time.monotonic() + RETRY_S
-        with self._lock:
-            repeated = retry and self._failure is not None and self._failure["errors"] == errors
-            self._failures += 1
-            self._failure = {"at": time.time(), "hash": digest, "errors": errors}
+        repeated = retry and self._failure is not None and self._failure["errors"] == errors
+        self.state.reload_failures_total += 1
+        self._set_failure({"at": time.time(), "hash": digest, "errors": errors})
         if not repeated:
             listed = "".join(f"\n  {error}" for error in errors)
             self._log(f"rejected {self._path}; the last valid version stays in use:{listed}", "error")
@@ -129,43 +109,34 @@ class Reloader:
     def hash(self) -> str:
         return self._snapshot.hash
 
-    def metrics(self) -> ConfigState:
-        with self._lock:
-            return ConfigState(
-                last_reload_successful=self._failure is None,
-                last_reload_success_timestamp_seconds=self._loaded_at,
-                reloads_total=self._reloads,
-                reload_failures_total=self._failures,
-                generation=self._generation,
-            )
-
     def status(self) -> dict[str, object]:
         state, workers = self._runtime.state, self._runtime.config.listen.workers
         slots = [state.slot(number) for number in range(workers)]
-        with self._lock:
-            outdated = [number for number, slot in enumerate(slots) if self._is_outdated(slot)]
-            return {
-                "state": "synced" if self._failure is None and not outdated else "degraded",
-                "source": self._path,
-                "watched": self._runtime.config.watch,
-                "applied": {
-                    "generation": self._generation,
-                    "hash": self._snapshot.hash,
-                    "at": self._loaded_at,
-                    "counts": counts(self._snapshot),
-                },
-                "reloads": self._reloads,
-                "failures": self._failures,
-                "last_failure": self._failure,
-                "outdated_workers": outdated,
-                "workers": [msgspec.to_builtins(slot) for slot in slots],
-            }
+        outdated = [number for number, slot in enumerate(slots) if self._is_outdated(slot)]
+        return {
+            "state": "synced" if self._failure is None and not outdated else "degraded",
+            "source": self._path,
+            "watched": self._runtime.config.watch,
+            "applied": {
+                "generation": self.state.generation,
+                "hash": self._snapshot.hash,
+                "at": self.state.last_reload_success_timestamp_seconds,
+                "counts": counts(self._snapshot),
+            },
+            "reloads": self.state.reloads_total,
+            "failures": self.state.reload_failures_total,
+            "last_failure": self._failure,
+            "outdated_workers": outdated,
+            "workers": [msgspec.to_builtins(slot) for slot in slots],
+        }
 
     def _is_outdated(self, slot: WorkerState) -> bool:
         """Return whether a worker serves older resources, because it cannot load the newest ones or does not respond."""
-        if not slot.pid or slot.generation == self._generation:
+        state = self.state
+        if not slot.pid or slot.generation == state.generation:
             return False
-        return slot.failed_generation == self._generation or time.time() - self._loaded_at > LAG_S
+        lag_s = time.time() - state.last_reload_success_timestamp_seconds
+        return slot.failed_generation == state.generation or lag_s > LAG_S
 
 
 def unknown_guardrails(snapshot: Snapshot, mode: GuardrailMode) -> list[str]:

@@ -107,7 +107,7 @@ class Gateway:
         def metrics() -> bytes:
             generations = [runtime.state.slot(number).generation for number in range(len(pool))]
             workers = list(zip(pool.restarts(), generations, strict=True))
-            return exposition.render(mover.state(), reloader.metrics(), reloader.hash, workers)
+            return exposition.render(mover.state(), reloader.state, reloader.hash, workers)
 
         with contextlib.ExitStack() as cleanup:  # runs in reverse order, and completely even if one callback fails
             cleanup.callback(SharedTable.open(runtime.limits_path).close)
@@ -123,14 +123,12 @@ class Gateway:
             mover.start()
             cleanup.callback(mover.stop)
             cleanup.callback(pool.kill)
-            reloader.start()
-            cleanup.callback(reloader.stop)
             self._await_start(pool)
             if not self._stop_signals:
                 announce(self)
                 if self._taken_over is not None:
                     self._taken_over.confirm()
-            if self._supervise(runtime, pool, hand_over):
+            if self._supervise(runtime, pool, hand_over, reloader):
                 status.close_listener()
                 self._interrupted = True
             self._drain(runtime, pool)
@@ -171,12 +169,13 @@ class Gateway:
                 raise RunError(f"The workers did not start within {START_S:.0f} seconds.")
             time.sleep(0.005)
 
-    def _supervise(self, runtime: Runtime, pool: WorkerPool, hand_over: HandOver) -> bool:
+    def _supervise(self, runtime: Runtime, pool: WorkerPool, hand_over: HandOver, reloader: Reloader) -> bool:
         """Supervise the workers until a signal. Return True if another gateway has taken over."""
         while not self._stop_signals:
             self._wake.wait(POLL_S)
             self._wake.clear()
             pool.supervise()
+            reloader.poll()
             if self._reload_config or (runtime.config.watch and self._config_watch.changed()):
                 self._reload_config = False
                 self._apply_config(runtime, pool)
@@ -255,6 +254,7 @@ class Gateway:
         def hang_up(_number: int, _frame: object) -> None:
             self._reload_config = True
             reload()
+            self._wake.set()
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
