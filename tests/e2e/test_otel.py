@@ -170,6 +170,27 @@ def test_requests_are_exported_while_the_run_goes_on(
     assert notes == [f"{USAGE} lacks 2 requests for which the server sent no token counts."]
 
 
+def test_reading_stops_after_its_time_and_continues_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(otel, "_BATCH", 2)
+    header = make_header()
+    RunLog.write_header(str(tmp_path), header)
+    runner, worker = RunnerLog(str(tmp_path)), LogWriter(str(tmp_path), 0)
+    runner.phase(PROFILING)
+    metrics = GenAiMetrics(header.settings, str(tmp_path))
+    for number in range(5):
+        worker.record(make_record(number=number))
+        worker.flush()
+        metrics.read(1e-9)  # one batch at most
+    worker.record(make_record(number=5))
+    worker.close()
+    runner.close()
+    metrics.read()
+    data = metrics.data()
+    assert data is not None
+    (duration,) = [metric for metric in data.resource_metrics[0].scope_metrics[0].metrics if metric.name == DURATION]
+    assert [point.count for point in duration.data.data_points] == [6]
+
+
 @pytest.mark.parametrize(
     ("status", "reason"),
     [(None, "connection refused"), (401, "it answered with status 401")],

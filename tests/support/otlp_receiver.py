@@ -45,7 +45,9 @@ class OtlpReceiver(HttpServer):
 
     @property
     def exports(self) -> list[Export]:
-        return [_decode(request) for request in list(self.received)]
+        """The exports so far, without those of a sender that was killed before their end."""
+        requests = list(self.received)
+        return [_decode(each) for each in requests if len(each.body) == int(each.header_values["content-length"])]
 
 
 def _decode(request: HttpRequest) -> Export:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from string import ascii_lowercase
 from typing import Any, NamedTuple
 
@@ -109,3 +110,15 @@ def first_line(error: Exception) -> str:
     """Return the type and the first line of an exception's text, as a sentence."""
     text = f"{type(error).__name__}: {error}".partition("\n")[0]
     return f"{text.rstrip('.')}." if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]} …"
+
+
+@contextlib.contextmanager
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set the environment variables that the user has not set, in the body."""
+    own = {name: value for name, value in values.items() if name not in os.environ}
+    os.environ.update(own)
+    try:
+        yield
+    finally:
+        for name in own:
+            os.environ.pop(name, None)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,7 +12,7 @@ from penstock.errors import RunError
 from penstock.plural import counted
 from penstock.reports.artifacts import write_json
 from penstock.reports.sink_table import MLFLOW_FILE
-from penstock.runs.exported_runs import ExportedRun, first_line, read_runs, result_files
+from penstock.runs.exported_runs import ExportedRun, environment, first_line, read_runs, result_files
 from penstock.secrets import REDACTED, redact_url
 from penstock.settings.schema import ExportSettings, Settings
 
@@ -21,13 +20,10 @@ _PARENT = "mlflow.parentRunId"
 _BATCH = 500
 """Metrics in a request; the API takes 1,000."""
 _FIRST_CALL = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "5", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
-_LATER_CALLS = {
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-}
-"""The client's own defaults are 120 s and 7 retries, which would keep a run waiting for a server that does not answer. It
-prints the URL of each run, which can contain a password."""
+_LATER_CALLS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
+"""The client's own defaults are 120 s and 7 retries, which would keep a run waiting for a server that does not answer."""
+_QUIET = {"MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true", "MLFLOW_DISABLE_TELEMETRY": "true"}
+"""The client prints the URL of each run, which can contain a password, and reports its own use to its makers."""
 
 
 def log_to_mlflow(settings: Settings) -> str:
@@ -35,7 +31,8 @@ def log_to_mlflow(settings: Settings) -> str:
     exports, folder = settings.exports, settings.output.folder
     uri = str(exports.mlflow_uri)
     try:
-        run = _log(exports, uri, folder)
+        with environment(_QUIET):
+            run = _log(exports, uri, folder)
     except Exception as error:  # the client and each of its stores have exceptions of their own
         reason = _without_credentials(first_line(error), uri)
         raise RunError(
@@ -49,10 +46,10 @@ def _log(exports: ExportSettings, uri: str, folder: str) -> str:
 
     header, runs = read_runs(folder)
     client = MlflowClient(tracking_uri=uri)
-    with _environment(_FIRST_CALL):
+    with environment(_FIRST_CALL):
         experiment = client.get_experiment_by_name(exports.mlflow_experiment)
         number = client.create_experiment(exports.mlflow_experiment) if experiment is None else experiment.experiment_id
-    with _environment(_LATER_CALLS):
+    with environment(_LATER_CALLS):
         parent = {} if exports.mlflow_parent is None else {_PARENT: exports.mlflow_parent}
         tags = {"mlflow.source.name": "penstock", "benchmark_id": header.benchmark_id, **dict(exports.mlflow_tags)}
         name = exports.mlflow_run_name or os.path.basename(os.path.abspath(folder))
@@ -93,18 +90,6 @@ def _log_run(client: Any, experiment: str, run: ExportedRun, top: str, tags: Map
         client.log_batch(own, metrics=metrics[start : start + _BATCH])
     if run.name:
         client.set_terminated(own, run.status)
-
-
-@contextlib.contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set the environment variables that the user has not set, in the body."""
-    own = {name: value for name, value in values.items() if name not in os.environ}
-    os.environ.update(own)
-    try:
-        yield
-    finally:
-        for name in own:
-            os.environ.pop(name, None)
 
 
 def _without_credentials(text: str, uri: str) -> str:

@@ -8,6 +8,7 @@ for by the next one, and a run that is resumed continues them with what its log 
 from __future__ import annotations
 
 import logging
+import math
 import re
 import threading
 import time
@@ -45,9 +46,9 @@ from penstock.settings.schema import Settings
 
 _INTERVAL_S = 1.0
 _TIMEOUT_S = 2.0
-_IDLE_SHARE = 0.8
-"""Share of the time in which the thread leaves the processor to the workers. What it has not read at the end of the run, it
-reads then."""
+_READING_S = 0.2
+"""Processor time for reading before each export, so that the workers have the rest. What has not been read at the end of the
+run is read then."""
 _BATCH = 2_000
 _SECONDS = tuple([0.01 * 2**power for power in range(14)])
 _TOKENS = tuple([4.0**power for power in range(14)])
@@ -91,6 +92,7 @@ class GenAiMetrics:
         """`log` is the folder of the run's log."""
         self._folder = log
         self._tail = LogTail(log)
+        self._written = self._tail.written()
         self._log = RunLog(log)
         self._counted: set[int] = set()
         """Indexes of the phases whose records are counted."""
@@ -116,10 +118,15 @@ class GenAiMetrics:
         self.without_usage = 0
         """Successful requests for which the server sent no token counts."""
 
-    def read(self) -> None:
-        """Add the records that were written since the last call."""
-        written = self._tail.written()
-        while records := list(islice(written, _BATCH)):
+    def read(self, seconds: float = math.inf) -> None:
+        """Add the records that were written since the last call; with `seconds`, stop after about this processor time."""
+        end = time.thread_time() + seconds
+        while time.thread_time() < end:
+            records = list(islice(self._written, _BATCH))
+            if len(records) < _BATCH:
+                self._written = self._tail.written()
+            if not records:
+                break
             if counted_records := [record for record in records if self._counts(record)]:
                 self._add(counted_records)
 
@@ -216,12 +223,9 @@ class OtelExport(Companion):
             self._notes.append(f"The export of metrics to {redact_url(self._url)} has failed: {type(error).__name__}.")
 
     def _export_until_end(self, exporter: OTLPMetricExporter) -> None:
-        pause = _INTERVAL_S
-        while not self._over.wait(pause):
-            began = time.thread_time()
-            self._metrics.read()
+        while not self._over.wait(_INTERVAL_S):
+            self._metrics.read(_READING_S)
             self._send(exporter)
-            pause = max(_INTERVAL_S, (time.thread_time() - began) * _IDLE_SHARE / (1 - _IDLE_SHARE))
         self._metrics.read()
         if not self._send(exporter):
             self._notes.append(

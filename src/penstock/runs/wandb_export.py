@@ -13,7 +13,7 @@ from penstock.metrics.catalogue import CATALOGUE
 from penstock.metrics.metric import label
 from penstock.plural import counted
 from penstock.records.header import RunHeader
-from penstock.runs.exported_runs import ExportedRun, first_line, read_runs, result_files
+from penstock.runs.exported_runs import ExportedRun, environment, first_line, read_runs, result_files
 from penstock.settings.schema import Settings
 
 _TIMEOUT_S = 5.0
@@ -37,7 +37,8 @@ def log_to_wandb(settings: Settings) -> str:
     """Log the results; return a sentence about it. Raise RunError if that fails."""
     folder = settings.output.folder
     try:
-        return _log(settings, folder)
+        with environment({"WANDB_ERROR_REPORTING": "false"}):
+            return _log(settings, folder)
     except Exception as error:  # the client has exceptions of its own, and shows those of its service
         raise RunError(f"The results were not logged to W&B: {first_line(error)} They are in {folder}.") from None
 
