@@ -64,6 +64,14 @@ KINDS = {
     ),
     "a sweep that chooses its points": Kind(("--sweep", "auto", "--request-count", 60), points=0, requests=60),
     "a search": Kind(("--find-max", "concurrency", "--slo", "p90 request_latency<60", "--search-max", 16), points=0),
+    "a search for a peak": Kind(
+        (
+            *("--search-recipe", "max-goodput-under-slo", "--e2e-sla-ms", 90, "--search-min", 20),
+            *("--search-max", 640, "--request-count", 60),
+        ),
+        points=0,
+        requests=60,
+    ),
     "users": Kind(
         ("--user-centric-rate", 120, "--num-users", 12, "--conversation-num", CONVERSATIONS),
         requests=sum(UserArrivals(12, 120.0).turns_of(number, TURNS) for number in range(CONVERSATIONS)),

@@ -47,7 +47,7 @@ def read_points(parsed: ParsedArguments) -> ConfigPoints:
 
     variations = read_variations(parsed)
     make_experiment(variations, variations[0].settings.output.folder)  # checks what only experiments have
-    if parsed.variants:
+    if parsed.variants or "experiment.recipe" in parsed.values:
         return ConfigPoints(sweep, [(point.parameters, point.settings) for point in variations])
     values = [{target: point.values[target] for target in sweep} for _, point in combinations(parsed)]
     return ConfigPoints(sweep, [(each, point.settings) for each, point in zip(values, variations, strict=True)])

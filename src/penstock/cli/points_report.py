@@ -71,6 +71,8 @@ def show(report: ExperimentReport, settings: ExperimentSettings) -> None:
                 draw_repeated(console, cell, settings.confidence)
         if report.search is not None:
             draw_search(console, report.search)
+        for sentence in report.found:
+            console.print(sentence, highlight=False)
 
     draw_on(draw)
     for path in report.files:

@@ -309,6 +309,9 @@ def _describe(experiment: Experiment) -> str | None:
     if settings.find_max is not None:
         name = settings.find_max.replace("-", " ")
         return f"{name} from {settings.search_min:g} up to {settings.search_max:g} under {' and '.join(settings.slos)}"
+    if settings.searches_peak:
+        name = settings.parameters[0].replace("_", " ")
+        return f"{name} from {settings.search_min:g} up to a peak, at most {settings.search_max:g}"
     if settings.sweep == "auto":
         return f"concurrency from 1 up to saturation, at most {experiment.largest[0].load.concurrency}"
     names = " and ".join(name.replace("_", " ") for name in settings.parameters)
@@ -319,12 +322,7 @@ def _describe(experiment: Experiment) -> str | None:
 def _count_points(experiment: Experiment) -> int | None:
     """Return how many points there will be; None if the results decide, and for a single run."""
     settings = experiment.settings.experiment
-    if (
-        not experiment.largest
-        or settings.sweep == "auto"
-        or settings.convergence_metric is not None
-        or settings.find_max is not None
-    ):
+    if not experiment.largest or settings.chooses_points or settings.convergence_metric is not None:
         return None
     return len(experiment.largest) * settings.runs
 

@@ -73,9 +73,10 @@ def experiment_document(
     version: str,
     search: SearchOutcome | None = None,
     left_out: str | None = None,
+    found: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the page of a sweep, a search or repeated runs. `runs` are all runs, in the order of time; `left_out` names points
-    that were not run."""
+    that were not run; `found` says what a recipe found."""
     experiment = settings.experiment
     count = sum(len(each.runs) for each in variations)
     if search is not None:
@@ -93,7 +94,7 @@ def experiment_document(
         "version": version,
         "confidence": experiment.confidence,
         "cards": [] if search is None else limit_cards(search, variations),
-        "conclusions": _conclusions(variations, settings)
+        "conclusions": [*found, *_conclusions(variations, settings)]
         if search is None
         else [limit_sentence(search), *search_notes(search)],
         "loads": None if search is None else load_table(search),

@@ -23,6 +23,7 @@ _MIN_REQUESTS = 20
 
 class AutoSweep:
     servers = 1
+    parameter = "concurrency"
 
     def __init__(self, settings: Settings, folder: str, seed: int | None = None) -> None:
         """`settings.load.concurrency` is the highest concurrency to measure; `seed` is that of a sweep that is resumed."""
@@ -31,19 +32,24 @@ class AutoSweep:
         self._folder = folder
         self._seed = base_seed(settings) if seed is None else seed
         self._count = 0
-        limit = settings.load.concurrency or 1
-        if settings.load.requests is not None:  # more slots than half the requests would be empty most of the time
-            limit = max(1, min(limit, settings.load.requests // 2))
-        self._limit = limit
-        self.largest = [self._at(limit)]
-        self.settings = replace(self._at(1), output=replace(settings.output, folder=folder))
+        low, self._limit = self._range()
+        self.largest = [self._at(self._limit)]
+        self.settings = replace(self._at(low), output=replace(settings.output, folder=folder))
+
+    def _range(self) -> tuple[float, float]:
+        """Return the lowest and the highest load."""
+        load = self._settings.load
+        limit = load.concurrency or 1
+        if load.requests is not None:  # more slots than half the requests would be empty most of the time
+            limit = max(1, min(limit, load.requests // 2))
+        return 1, limit
 
     def points(self) -> PointRuns:
-        throughputs: dict[int, float] = {}
-        concurrency = 1
+        throughputs: dict[float, float] = {}
+        concurrency = 1.0
         while True:
             before = max(throughputs.values(), default=0.0)
-            throughput = yield from self._measure(concurrency)
+            throughput = _throughput((yield from self._measure(concurrency)))
             if throughput is None:
                 break
             throughputs[concurrency] = throughput
@@ -52,30 +58,34 @@ class AutoSweep:
             concurrency = min(2 * concurrency, self._limit)
         for _ in range(_REFINEMENTS):
             between = _below_saturation(throughputs)
-            throughput = None if between is None else (yield from self._measure(between))
+            throughput = None if between is None else _throughput((yield from self._measure(between)))
             if between is None or throughput is None:
                 return
             throughputs[between] = throughput
 
-    def _measure(self, concurrency: int) -> Generator[Point, PointOutcome, float | None]:
+    def _measure(self, load: float) -> Generator[Point, PointOutcome, PointOutcome]:
         number, self._count = self._count, self._count + 1
         pause_s = self._settings.experiment.point_pause_s if number else 0.0
-        parameters: dict[str, int | float | str] = {"concurrency": concurrency}
+        parameters: dict[str, int | float | str] = {
+            self.parameter: int(load) if self.parameter == "concurrency" else load
+        }
         label = variation_label(parameters)
-        settings = self._at(concurrency, number)
+        settings = self._at(load, number)
         output = replace(settings.output, folder=os.path.join(self._folder, label))
         point = Point(replace(settings, output=output), label, parameters, number, pause_s=pause_s)
-        result = yield point
-        return result.value("request_throughput", "avg")
+        return (yield point)
 
-    def _at(self, concurrency: int, number: int = 0) -> Settings:
-        """Return the settings of the point with this concurrency, the `number`-th that is measured."""
+    def _at(self, load: float, number: int = 0) -> Settings:
+        """Return the settings of the point with this load, the `number`-th that is measured."""
         seed = self._seed if self._settings.experiment.same_seed else self._seed + number
-        return replace(
-            self._settings,
-            load=_with_end(replace(self._settings.load, concurrency=concurrency)),
-            input=replace(self._settings.input, seed=seed),
-        )
+        return replace(self._settings, load=self._load(load), input=replace(self._settings.input, seed=seed))
+
+    def _load(self, value: float) -> LoadSettings:
+        return _with_end(replace(self._settings.load, concurrency=int(value)))
+
+
+def _throughput(result: PointOutcome) -> float | None:
+    return result.value("request_throughput", "avg")
 
 
 def _with_end(load: LoadSettings) -> LoadSettings:
@@ -85,7 +95,7 @@ def _with_end(load: LoadSettings) -> LoadSettings:
     return replace(load, requests=max(_MIN_REQUESTS, _REQUESTS_PER_SLOT * (load.concurrency or 1)))
 
 
-def _below_saturation(throughputs: dict[int, float]) -> int | None:
+def _below_saturation(throughputs: dict[float, float]) -> float | None:
     """Return the concurrency halfway between the lowest one that saturates the server and the next lower one."""
     if not throughputs:
         return None

@@ -13,8 +13,10 @@ from penstock.records.header import Variation, decode_header
 from penstock.records.log import LoggedPoint, RunLog, variation_label
 from penstock.reports.aggregate import aggregate_paths, write_aggregate
 from penstock.reports.artifact_writer import ProgressCallback
+from penstock.reports.artifacts import write_json
 from penstock.reports.collated import collated_path, write_collated
 from penstock.reports.experiment_folders import aggregate_folder, sweep_folder
+from penstock.reports.recipe_files import RECIPE_FILES, RecipeResult, recipe_result
 from penstock.reports.report_html import PAGE_NAME, read_page, write_page
 from penstock.reports.runs_page import RunLink, experiment_document
 from penstock.reports.sweep_files import sweep_paths, write_sweep
@@ -37,6 +39,8 @@ class ExperimentReport(NamedTuple):
     """What a search found."""
     left_out: str | None = None
     """Which points of a sweep `--stop-on-overload` left out."""
+    found: Sequence[str] = ()
+    """What a recipe found, in sentences."""
 
 
 def report_experiment(
@@ -49,7 +53,7 @@ def report_experiment(
     left_out = _left_out(RunLog.read_header(os.path.join(folder, LOG_FOLDER)).variations, results)
     folder = into or folder
     variations = group_runs([_figures(result) for result in results], settings.confidence)
-    chosen = settings.sweep == "auto" or settings.find_max is not None
+    chosen = settings.chooses_points
     if chosen:  # these measure points between earlier ones
         variations.sort(key=lambda each: each.parameters[settings.parameters[0]])
     files: list[str] = []
@@ -60,12 +64,16 @@ def report_experiment(
         path = os.path.join(folder, sweep_folder(settings))
         write_sweep(path, variations, settings, __version__)
         files += sweep_paths(path)
+    recipe = recipe_result(settings, variations)
+    if recipe is not None:
+        files.append(os.path.join(folder, sweep_folder(settings), recipe.file))
+        write_json(files[-1], recipe.document)
     if search is not None:
         files.append(os.path.join(folder, SEARCH_FILE))
         write_search(files[-1], search)
-    if page := _write_page(folder, variations, results, search, left_out):
+    if page := _write_page(folder, variations, results, search, left_out, recipe):
         files.append(page)
-    return ExperimentReport(variations, files, search, left_out)
+    return ExperimentReport(variations, files, search, left_out, [] if recipe is None else recipe.sentences)
 
 
 def _left_out(variations: Sequence[Variation], results: Sequence[PointOutcome]) -> str | None:
@@ -92,6 +100,7 @@ def _write_page(
     results: Sequence[PointOutcome],
     search: SearchOutcome | None,
     left_out: str | None,
+    recipe: RecipeResult | None,
 ) -> str | None:
     """Write the page over all points, and return its path; None if the points have no pages."""
     runs = []
@@ -105,7 +114,9 @@ def _write_page(
     if not runs:
         return None
     path = os.path.join(folder, PAGE_NAME)
-    write_page(path, experiment_document(variations, runs[0].settings, runs, __version__, search, left_out))
+    sentences = () if recipe is None else recipe.sentences
+    document = experiment_document(variations, runs[0].settings, runs, __version__, search, left_out, sentences)
+    write_page(path, document)
     return path
 
 
@@ -142,6 +153,7 @@ def aggregate_files(folder: str, points: Sequence[LoggedPoint]) -> list[str]:
     paths = [path for each in aggregates for path in (*aggregate_paths(each), collated_path(each))]
     names = (PAGE_NAME, SEARCH_FILE)
     sweep = os.path.join(folder, sweep_folder(settings))
+    paths += [os.path.join(sweep, name) for name in RECIPE_FILES]
     return [*paths, *sweep_paths(sweep), *(os.path.join(folder, name) for name in names)]
 
 

@@ -11,6 +11,7 @@ from penstock.runs.points import Experiment, Single, Variation
 from penstock.runs.read_settings import asks_for_experiment, read_settings
 from penstock.settings.artifact_folder import sweep_folder
 from penstock.settings.flag_values import ParsedArguments
+from penstock.settings.recipes import SEARCHES, expand_recipe
 from penstock.settings.sweep import combinations, parameter_names
 
 _HIGHEST_CONCURRENCY = 256
@@ -26,21 +27,25 @@ def read_experiment(parsed: ParsedArguments) -> Experiment:
     folder = settings.output.folder
     if settings.experiment.parameters and "output.folder" not in parsed.values:
         # The folder of a sweep is named after its parameters, not after a value.
-        names = ["search"] if settings.experiment.find_max is not None else parameter_names(parsed) or ["auto"]
+        searches = settings.experiment.find_max is not None or settings.experiment.searches_peak
+        names = ["search"] if searches else list(variations[0].parameters) or ["auto"]
         folder = sweep_folder(settings.models, settings.endpoint.type, names)
     return make_experiment(variations, folder)
 
 
 def read_variations(parsed: ParsedArguments) -> list[Variation]:
     """Return the settings of all combinations of values; those of a search, of which only the load changes, are one."""
+    parsed = expand_recipe(parsed)
     names = parameter_names(parsed)
-    chooses = "experiment.find_max" in parsed.values or "experiment.recipe" in parsed.values
+    chooses = "experiment.find_max" in parsed.values or parsed.values.get("experiment.recipe") in SEARCHES
+    recipe = parsed.values.get("experiment.recipe")
     auto = parsed.values.get("experiment.sweep") == "auto"
     if names and (chooses or auto):
         what = "A search chooses the loads" if chooses else "--sweep auto chooses the points"
         raise UserError(f"{what} by itself; give one value for {names[0].replace('_', ' ')}.")
     if chooses:
-        names = ["request_rate" if parsed.values.get("experiment.find_max") == "request-rate" else "concurrency"]
+        by_rate = parsed.values.get("experiment.find_max") == "request-rate" or recipe == "max-goodput-under-slo"
+        names = ["request_rate" if by_rate else "concurrency"]
     elif auto:
         names = ["concurrency"]
     variations: list[Variation] = []
@@ -61,6 +66,10 @@ def make_experiment(variations: Sequence[Variation], folder: str, seed: int | No
         from penstock.runs.search import Search
 
         return Search(settings, folder, seed)
+    if settings.experiment.searches_peak:
+        from penstock.runs.peak_runs import PeakRuns
+
+        return PeakRuns(settings, folder, seed)
     if settings.experiment.sweep == "auto":
         from penstock.runs.auto_sweep import AutoSweep
 

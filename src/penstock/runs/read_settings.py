@@ -7,6 +7,7 @@ from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.resolve import resolve
 from penstock.settings.schema import EndpointSettings, Settings
 from penstock.settings.sweep import is_sweep
+from penstock.suggest import did_you_mean
 
 
 def read_settings(
@@ -59,6 +60,12 @@ def _check_names(parsed: ParsedArguments) -> None:
 
         for text in values["assertions"]:
             parse_assertion(text, spelling["assertions"])
+    if (metric := values.get("experiment.degradation_metric")) is not None:
+        from penstock.metrics.catalogue import CATALOGUE
+
+        if metric not in CATALOGUE:
+            hint = did_you_mean(metric, CATALOGUE, "docs/metrics.md lists all metrics.")
+            raise UserError(f"{spelling['experiment.degradation_metric']}: there is no metric {metric}; {hint}")
     if "until" in values:
         from penstock.metrics.precision import parse_precision
 

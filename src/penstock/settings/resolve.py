@@ -345,7 +345,8 @@ def _check_rates(parsed: ParsedArguments, fields: dict[str, Any]) -> None:
         raise UserError(
             f"{spelling('load.arrivals')} {BURST} has no rate; leave out {rates[0]}, or choose another pattern."
         )
-    if not rates and parsed.values.get("experiment.find_max") != "request-rate":
+    searches_rate = parsed.values.get("experiment.recipe") == "max-goodput-under-slo"
+    if not rates and not searches_rate and parsed.values.get("experiment.find_max") != "request-rate":
         adjusting = [name for name in ("smoothness", "rate_ramp_s") if name in fields and pattern != BURST]
         if adjusting:
             raise UserError(

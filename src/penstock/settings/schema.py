@@ -521,14 +521,50 @@ class ExperimentSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The range of the load that is searched."""
     level_requests: int | None = None
     """Requests after which a load ends that is not decided; None: a number that fits the objectives."""
-    recipe: Literal["max-concurrency-under-sla"] | None = None
-    """AIPerf's name of the search for a concurrency; `resolve` turns it and the next fields into those above."""
+    recipe: (
+        Literal[
+            "max-concurrency-under-sla",
+            "max-throughput-ttft-sla",
+            "max-throughput-itl-sla",
+            "max-goodput-under-slo",
+            "concurrency-ramp",
+            "prefill-ttft-curve",
+            "decode-itl-curve",
+            "pareto-sweep",
+        ]
+        | None
+    ) = None
+    """AIPerf's name of a search or a grid (`settings.recipes`). For the first, `resolve` sets `find_max` and `slos`."""
     ttft_sla_ms: float | None = None
     itl_sla_ms: float | None = None
     e2e_sla_ms: float | None = None
     error_rate_sla: float | None = None
+    tpot_sla_ms: float | None = None
+    """The same as `itl_sla_ms`."""
     slo_attainment: float | None = None
-    """Share of the requests that have to meet AIPerf's limits; None: 0.95."""
+    """Share of the requests that have to meet AIPerf's limits; None: 0.95, or no share for the largest goodput."""
+    degradation_threshold: float = 0.2
+    """Share by which the figure of the knee exceeds that of the lowest concurrency."""
+    degradation_metric: str = "request_latency"
+    degradation_stat: Literal["avg", "p50", "p90", "p95", "p99"] = "p99"
+    concurrency_steps: int | None = None
+    isl_min: int | None = None
+    isl_max: int | None = None
+    isl_steps: int | None = None
+    osl_min: int | None = None
+    osl_max: int | None = None
+    osl_steps: int | None = None
+    isl_osl_pairs: str | None = None
+    """These made the points of a grid."""
+
+    @property
+    def searches_peak(self) -> bool:
+        return self.recipe is not None and self.recipe.startswith(("max-throughput", "max-goodput"))
+
+    @property
+    def chooses_points(self) -> bool:
+        """True if the points depend on results, and are not measured in their order."""
+        return self.sweep == "auto" or self.find_max is not None or self.searches_peak
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

@@ -347,8 +347,10 @@ KEYS: Final[Section] = {
         "post_process": Refused(),
         "recipe_name": "--search-recipe",
         **_named(
-            "find_max slo concurrency_min concurrency_max ttft_sla_ms itl_sla_ms e2e_sla_ms error_rate_sla "
-            "slo_attainment_fraction search_space optuna_sampler optuna_acquisition optuna_terminator"
+            "find_max slo concurrency_min concurrency_max ttft_sla_ms itl_sla_ms tpot_sla_ms e2e_sla_ms "
+            "error_rate_sla slo_attainment_fraction degradation_threshold degradation_metric_tag degradation_stat "
+            "concurrency_steps isl_min isl_max isl_steps osl_min osl_max osl_steps isl_osl_pairs "
+            "search_space optuna_sampler optuna_acquisition optuna_terminator"
         ),
         **_named("min max level_requests planner max_iterations random_seed", "--search-"),
         "runs": Special("scenarios"),

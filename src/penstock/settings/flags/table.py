@@ -239,8 +239,10 @@ Search for the largest load
 --search-level-requests N | count experiment.level_requests hard_max=10_000_000 penstock_only
     Requests after which a load of --find-max ends that is too close to the limit to be decided. [default: 5,000; 10,000 for
     percentiles above p95]
---search-recipe | enum experiment.recipe choices=max-concurrency-under-sla
-    AIPerf's name for --find-max concurrency, with the limits below instead of --slo.
+--search-recipe RECIPE | enum experiment.recipe choices=max-concurrency-under-sla|max-throughput-ttft-sla|\
+max-throughput-itl-sla|max-goodput-under-slo|concurrency-ramp|prefill-ttft-curve|decode-itl-curve|pareto-sweep
+    A prepared search or grid with a small file of its result: max-concurrency-under-sla, max-throughput-ttft-sla,
+    max-throughput-itl-sla, max-goodput-under-slo, concurrency-ramp, prefill-ttft-curve, decode-itl-curve or pareto-sweep.
 --concurrency-min | count experiment.search_min hard_max=1_000_000
     Lowest concurrency of --search-recipe, as --search-min. [default: 1]
 --concurrency-max | count experiment.search_max hard_max=1_000_000
@@ -249,13 +251,38 @@ Search for the largest load
     Limit of --search-recipe for the time to first token.
 --itl-sla-ms MS | float experiment.itl_sla_ms gt=0
     Limit of --search-recipe for the inter-token latency.
+--tpot-sla-ms MS | float experiment.tpot_sla_ms gt=0
+    Another name for --itl-sla-ms.
 --e2e-sla-ms MS | float experiment.e2e_sla_ms gt=0
     Limit of --search-recipe for the request latency.
 --error-rate-sla SHARE | float experiment.error_rate_sla gt=0 hard_max=0.99
     Limit of --search-recipe for the share of failed requests, between 0 and 1.
 --slo-attainment-fraction SHARE | float experiment.slo_attainment gt=0 le=1 hard_min=0.001
     Share of the requests that have to meet the limits of --search-recipe; more than 0.999 is tested as 0.999. [default:
-    0.95]
+    0.95; none for max-goodput-under-slo]
+--degradation-threshold SHARE | float experiment.degradation_threshold gt=0 hard_max=100
+    concurrency-ramp: share by which the knee exceeds the lowest concurrency. [default: 0.2]
+--degradation-metric-tag METRIC | str experiment.degradation_metric
+    concurrency-ramp: metric that tells the knee. [default: request_latency]
+--degradation-stat | enum experiment.degradation_stat choices=avg|p50|p90|p95|p99
+    concurrency-ramp: statistic of this metric. [default: p99]
+--concurrency-steps | count experiment.concurrency_steps ge=2 hard_max=1000
+    Number of concurrencies of concurrency-ramp and decode-itl-curve. [default: 8 and 6]
+--isl-min | tokens experiment.isl_min
+    Shortest prompt of prefill-ttft-curve. [default: 256]
+--isl-max | tokens experiment.isl_max
+    Longest prompt of prefill-ttft-curve. [default: 32768]
+--isl-steps | count experiment.isl_steps ge=2 hard_max=1000
+    Number of prompt lengths of prefill-ttft-curve. [default: 8]
+--osl-min | tokens experiment.osl_min
+    Shortest reply of decode-itl-curve. [default: 64]
+--osl-max | tokens experiment.osl_max
+    Longest reply of decode-itl-curve. [default: 1024]
+--osl-steps | count experiment.osl_steps ge=2 hard_max=1000
+    Number of reply lengths of decode-itl-curve. [default: 4]
+--isl-osl-pairs ISL/OSL[,...] | str experiment.isl_osl_pairs
+    Lengths of prompts and replies for pareto-sweep, which measures each with each --concurrency (default
+    1,4,16,64,256), for example 128/128,2048/256.
 
 Repeated runs
 --num-profile-runs | count experiment.runs le=10

@@ -5,6 +5,8 @@ To support a flag, delete its name here and add a row to `flags.table`.
 
 from __future__ import annotations
 
+import re
+
 from penstock.settings.flags.flag import UnsupportedFlag
 
 _NAMES = """
@@ -25,8 +27,7 @@ output: --auto-plot=--no-auto-plot --plot-required
 multi-run: --search-space --search-metric --search-stat --search-direction --search-max-iterations
   --search-initial-points --search-random-seed --search-planner --optuna-sampler --optuna-acquisition
   --optuna-terminator --search-percentile-pooling --bo-constraint-mode --variant=--sweep-variant --search-sla
-  --search-sla-tier --isl-osl-pairs --tpot-sla-ms --search-style --degradation-threshold --degradation-metric-tag
-  --degradation-stat --isl-min --isl-max --isl-steps --concurrency-steps --osl-min --osl-max --osl-steps
+  --search-sla-tier --search-style
 accuracy: --accuracy-benchmark --accuracy-tasks --accuracy-n-shots --accuracy-enable-cot=--accuracy-no-enable-cot
   --accuracy-grader --accuracy-system-prompt --accuracy-verbose
 service: --api-port --api-host
@@ -37,5 +38,7 @@ _HINTS = {
     "--auto-plot": "`penstock plot` draws the charts of a run",
 }
 
+_NO_BAYES = "Bayesian search, Sobol designs and Optuna are not part of Penstock; use --search-recipe or --find-max"
+_HINTS |= dict.fromkeys(re.findall(r"--(?:search|optuna|bo)-[a-z-]+", _NAMES), _NO_BAYES)
 _ROWS = (word.split("=") for word in _NAMES.split() if word.startswith("--"))
 UNSUPPORTED_FLAGS = tuple(UnsupportedFlag(first, tuple(rest), _HINTS.get(first, "")) for first, *rest in _ROWS)
