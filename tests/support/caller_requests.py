@@ -37,10 +37,10 @@ class RecordingConnection:
 
 def caller_request(connection: Any = None, headers: dict[str, str] | None = None, body: Any = None) -> Any:
     return SimpleNamespace(
-        protocol=connection or RecordingConnection(),
+        connection=connection or RecordingConnection(),
         headers=CIMultiDictProxy(CIMultiDict(headers or {})),
         method="POST",
-        version=(1, 1),
+        is_http10=False,
         keep_alive=True,
         content=body,
     )

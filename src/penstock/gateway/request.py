@@ -15,7 +15,6 @@ import asyncio
 import traceback
 from time import perf_counter
 
-from aiohttp import web
 from multidict import CIMultiDictProxy
 
 from penstock.gateway.accounting import Accounting, AttemptKind
@@ -33,8 +32,8 @@ from penstock.gateway.inbound.auth import (
     recorded_model_name,
 )
 from penstock.gateway.inbound.body import ParsedBody, edit_body, read_body, too_complex
-from penstock.gateway.inbound.body_reader import BodyReader
-from penstock.gateway.inbound.connection import connection_of
+from penstock.gateway.inbound.body_reader import BodyEndedError, BodyReader
+from penstock.gateway.inbound.connection import CallerRequest
 from penstock.gateway.inbound.inspections import inspect_input, inspect_refusal
 from penstock.gateway.inbound.large_bodies import large_message, needs_process, read_large_body
 from penstock.gateway.inbound.quota import Quota
@@ -67,7 +66,7 @@ class GatewayRequest:
         self,
         context: WorkerContext,
         compiled: CompiledSnapshot,
-        request: web.BaseRequest,
+        request: CallerRequest,
         dialect: Dialect,
         request_id: str,
         ledger_id: str,
@@ -75,7 +74,7 @@ class GatewayRequest:
         self.accounting = Accounting(ledger_id, dialect, context.worker)
         self._context = context
         self._compiled = compiled
-        self._connection = connection_of(request)
+        self._connection = request.connection
         self._headers: CIMultiDictProxy[str] = request.headers
         self._response = CallerResponse(context.common_headers, request, dialect.id_headers, request_id)
         self._dialect = dialect
@@ -106,7 +105,7 @@ class GatewayRequest:
             self._refuse(refusal)
         except CallerGoneError:
             self._record_disconnect()
-        except asyncio.CancelledError:
+        except BodyEndedError:
             if self._ending.caller_gone:
                 self._record_disconnect()
             else:
@@ -459,7 +458,7 @@ class GatewayRequest:
             if full_since is not None and limit and now >= full_since + self._read_s(attempt, limit):
                 self._on_disconnect()
         elif self._reader.waiting and self.accounting.elapsed_s > receive_s:
-            self._reader.cancel()
+            self._reader.end()
 
     def _read_s(self, attempt: UpstreamAttempt, default: float) -> float:
         """Return how long the caller may read nothing."""
@@ -507,7 +506,7 @@ class GatewayRequest:
         elif self._attempt is not None:
             self._attempt.abort(error)
         else:
-            self._reader.cancel()
+            self._reader.end()
 
 
 def _wake(pause: asyncio.Future[None]) -> None:

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 import uvloop
-from aiohttp import web
 
 from penstock.gateway.inbound import connection as connection_module
-from penstock.gateway.inbound.connection import CallerConnection, CallerServer, connection_of, head_error, sent
+from penstock.gateway.inbound.connection import CallerConnection, CallerRequest, CallerServer, head_error
 from penstock.gateway.outbound.response import CallerResponse, CommonHeaders
 
 POST = b"POST /v1/responses HTTP/1.1\r\nHost: x\r\n"
@@ -25,21 +24,21 @@ class Server:
 
     def __init__(self) -> None:
         self.common = CommonHeaders()
-        self.serve: Callable[[web.BaseRequest], Awaitable[bytes]] = self.read
+        self.serve: Callable[[CallerRequest], Awaitable[bytes]] = self.read
         self.callers: CallerServer
         self.port = 0
 
-    async def read(self, request: web.BaseRequest) -> bytes:
+    async def read(self, request: CallerRequest) -> bytes:
         return await request.content.read()
 
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def handle(self, request: CallerRequest) -> bool:
         response = CallerResponse(self.common, request, ("x-request-id",), "id")
         error = head_error(request.headers)
         if error is not None:
             response.send(error.status, error.body(), {})
         else:
             response.send(200, await self.serve(request), {})
-        return sent(keep_alive=response.keeps_alive)
+        return response.keeps_alive
 
     async def open(self) -> Pair:
         return await asyncio.open_connection("127.0.0.1", self.port)
@@ -172,8 +171,8 @@ def test_disconnect_is_reported_while_the_handler_runs(how: str, pipelined: byte
     async def scenario(server: Server) -> None:
         started, left = asyncio.Event(), asyncio.Event()
 
-        async def serve(request: web.BaseRequest) -> bytes:
-            connection_of(request).on_disconnect = left.set
+        async def serve(request: CallerRequest) -> bytes:
+            request.connection.on_disconnect = left.set
             started.set()
             await left.wait()
             return b""
@@ -197,7 +196,7 @@ def test_caller_that_does_not_read_is_reported_as_full_and_then_as_writable() ->
     async def scenario(server: Server) -> None:
         full, read_on = asyncio.Event(), asyncio.Event()
 
-        async def serve(request: web.BaseRequest) -> bytes:
+        async def serve(request: CallerRequest) -> bytes:
             stream = CallerResponse(server.common, request, ("x-request-id",), "id").begin_stream(200, {})
             while not stream.full:
                 stream.send(b"x" * 65536)
@@ -241,7 +240,7 @@ def test_broken_chunks_after_a_valid_body_are_an_error() -> None:
         failed: list[bool] = []
         started, done = asyncio.Event(), asyncio.Event()
 
-        async def serve(request: web.BaseRequest) -> bytes:
+        async def serve(request: CallerRequest) -> bytes:
             started.set()
             try:
                 await request.content.read()

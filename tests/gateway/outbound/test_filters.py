@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.gateway.dialects.base import WholeReplyReader
-from penstock.gateway.dialects.sse_frames import Frame, Frames, WholeReply, joined
+from penstock.gateway.dialects.sse_frames import Frame, Frames, Part, RawBytes, WholeReply, joined
 from penstock.gateway.guardrails import Blocked, LocalPolicy
 from penstock.gateway.memory import Holding, MemoryBudget
 from penstock.gateway.outbound.chain import Filter, ReplyChain, WholeBody
@@ -142,6 +142,56 @@ def test_provider_key_is_removed_from_a_reply_that_repeats_it(frame: Frame) -> N
     assert b"sk-secret" not in clean.raw
     assert clean.data is not None
     assert "echo" in json.loads(clean.data)
+
+
+KEY = b"sk-proj-0123456789-ABCDEFGHIJ/+"
+
+
+def delta(text: bytes) -> bytes:
+    return event(b'{"choices":[{"index":0,"delta":{"content":"%b"},"finish_reason":null}]}' % text)
+
+
+def longest_part(text: bytes, data: bytes) -> int:
+    """Return the length of the longest part of a text that occurs in the data."""
+    return max(
+        length
+        for length in range(len(text) + 1)
+        if any(text[at : at + length] in data for at in range(len(text) - length + 1))
+    )
+
+
+@pytest.mark.parametrize("between", [b"", b": ping\n\n"])
+@pytest.mark.parametrize("around", [(b"", b""), (b"The key is ", b", said the proxy")])
+def test_provider_key_split_over_two_events_is_redacted(between: bytes, around: tuple[bytes, bytes]) -> None:
+    for at in range(1, len(KEY)):
+        events = [delta(b"Hi"), delta(around[0] + KEY[:at]), between, delta(KEY[at:] + around[1]), delta(b"end")]
+        step = Redact([b"another-secret-value", KEY])
+        passed = through(step, [b"".join(events)])
+        assert passed == through(Redact([KEY]), [data for data in events if data])
+        assert longest_part(KEY, passed) < len(KEY) // 4 + 3, (at, passed)
+        assert [len(passed.split(b"\n\n")), step.held_bytes] == [5 + (between != b""), 0]
+        for frame in Frames().feed(passed):
+            assert frame.data is None or json.loads(frame.data)
+
+
+def test_provider_key_split_between_the_parts_of_a_large_event_is_redacted() -> None:
+    for at in range(1, len(KEY)):
+        begin = Part(b'data: {"text":"' + KEY[:at], begins=True, ends=False)
+        end = Part(KEY[at:] + b'"}\n\n', begins=False, ends=True)
+        step = Redact([KEY])
+        passed = joined([*step.feed([begin]), *step.feed([end])])  # type: ignore[misc]
+        assert longest_part(KEY, passed) < len(KEY) // 4 + 3, (at, passed)
+        assert passed.endswith(b'"}\n\n')
+
+
+@pytest.mark.parametrize("word", [b"", KEY[3:], KEY[-9:], b"0123", KEY[:8] + b"x"])
+def test_event_that_ends_like_the_beginning_of_a_provider_key_is_passed_on_unchanged(word: bytes) -> None:
+    for at in range(1, len(KEY) * 3 // 4):
+        stream = delta(KEY[:at]) + (delta(word) if word else b"")
+        step = Redact([KEY])
+        passed = through(step, [stream]) + joined(step.finish() or [RawBytes(b"")])  # type: ignore[arg-type]
+        assert KEY not in KEY[:at] + word
+        assert passed == stream
 
 
 class Upstream:
@@ -279,7 +329,7 @@ class CallerStream:
 def test_frames_of_one_read_are_written_at_once_and_a_slow_caller_pauses_the_upstream() -> None:
     async def scenario() -> None:
         stream = CallerStream()
-        send = Send(lambda: stream, None, lambda: None)  # type: ignore[arg-type,return-value]
+        send = Send(BY_NAME["chat"].stream_reader(), lambda: stream, None, lambda: None)  # type: ignore[arg-type,return-value]
         chain, source, _, _, _ = chain_of(send)
         chain.feed(event(CHUNKS[0]) + event(CHUNKS[1]))
         assert (stream.writes, source.paused) == (1, False)

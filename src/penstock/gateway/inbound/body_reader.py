@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from penstock.gateway.ending import CallerGoneError
-from penstock.gateway.inbound.connection import connection_of
+from penstock.gateway.inbound.connection import CallerRequest
 from penstock.gateway.inbound.large_bodies import join
 from penstock.gateway.memory import Holding
 from penstock.gateway.replies import invalid_body, too_large
 
 
+class BodyEndedError(Exception):
+    """The gateway does not wait for the rest of the body."""
+
+
 class BodyReader:
     """The body of one request."""
 
-    def __init__(self, request: web.BaseRequest, holding: Holding, max_bytes: int) -> None:
+    def __init__(self, request: CallerRequest, holding: Holding, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._holding = holding
         self._request = request
         self._length: int | None = None
-        self._task: asyncio.Task[object] | None = None
-        """The task of the request while it waits for the body."""
+        self.waiting = False
+        """True while the body has not arrived."""
 
     def check_length(self) -> None:
         """Raise Refusal if the announced length exceeds the limit."""
@@ -34,7 +36,7 @@ class BodyReader:
             self._length = int(length)
 
     async def read(self) -> bytes:
-        """Return the body. Raise Refusal, or CallerGoneError if the caller leaves before its end."""
+        """Return the body. Raise Refusal, BodyEndedError, or CallerGoneError if the caller leaves before its end."""
         request = self._request
         payload = request.content
         if self._length is not None:
@@ -44,9 +46,9 @@ class BodyReader:
             if self._length is None:
                 self._count(len(data))
             return data
-        if request.version >= (1, 1) and request.headers.get("expect", "").lower() == "100-continue":
-            connection_of(request).write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        self._task = asyncio.current_task()
+        if not request.is_http10 and request.headers.get("expect", "").lower() == "100-continue":
+            request.connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self.waiting = True
         try:
             return await join(await self._pieces())
         except ConnectionError:
@@ -54,7 +56,7 @@ class BodyReader:
         except (web.RequestPayloadError, HttpProcessingError):
             raise invalid_body() from None
         finally:
-            self._task = None
+            self.waiting = False
 
     async def _pieces(self) -> list[bytes]:
         pieces: list[bytes] = []
@@ -76,12 +78,7 @@ class BodyReader:
             raise too_large(self._max_bytes)
         self._holding.take_body(size if more is None else more)
 
-    @property
-    def waiting(self) -> bool:
-        """True while the body has not arrived."""
-        return self._task is not None
-
-    def cancel(self) -> None:
-        """Raise CancelledError in `read`."""
-        if self._task is not None:
-            self._task.cancel()
+    def end(self) -> None:
+        """Raise BodyEndedError in `read`, if that is waiting."""
+        if self.waiting:
+            self._request.content.set_exception(BodyEndedError())

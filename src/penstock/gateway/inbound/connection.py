@@ -1,17 +1,18 @@
 """The HTTP server for callers: aiohttp's low-level server, with what the gateway needs beyond it.
 
-aiohttp parses requests, is strict about heads, lengths and chunks, and calls the handler once for each request. The handler
-writes its response itself, through `outbound.response`. This module adds a time limit for heads, error replies with the
-gateway's JSON envelope, and a callback for disconnects. A caller that closes its sending side has disconnected.
+aiohttp parses requests, and is strict about heads, lengths and chunks. The handler is called for one request of a connection
+after the other, and writes its response itself, through `outbound.response`. This module adds a time limit for heads, error
+replies with the gateway's JSON envelope, and a callback for disconnects. A caller that closes its sending side has
+disconnected.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
-from aiohttp import web
+from aiohttp import StreamReader, web
 from aiohttp.http import RawRequestMessage
 from multidict import CIMultiDictProxy
 
@@ -23,39 +24,46 @@ HEAD_S = 30.0
 """How long a head may take to arrive, from the connection or from the first byte of a later request."""
 MAX_LINE_BYTES = 1 << 16
 """The longest request line and the longest header."""
+LINGER_S = 10.0
+"""How long the rest of a body is read after the response."""
 
 
-class _Sent(web.StreamResponse):
-    """Tells aiohttp that the handler has written its response, and whether the connection can be used again."""
+class CallerRequest:
+    """A request: its head, and its body while that arrives."""
 
-    def __init__(self, *, keep_alive: bool) -> None:
-        super().__init__()
-        self._reusable = keep_alive
+    def __init__(self, connection: CallerConnection, message: RawRequestMessage, content: StreamReader) -> None:
+        self.connection = connection
+        self.method = message.method
+        self.headers: CIMultiDictProxy[str] = message.headers
+        self.is_http10 = message.version < (1, 1)
+        self.keep_alive = not message.should_close
+        self.content = content
+        self._message = message
 
     @property
-    def keep_alive(self) -> bool:
-        return self._reusable
+    def path(self) -> str:
+        return self._message.url.raw_path
 
-    async def prepare(self, request: web.BaseRequest) -> None:
-        """Do nothing: the head has been written."""
+    @property
+    def target(self) -> str:
+        """The path as the caller wrote it: with a query, or with the host before it."""
+        return self._message.path
 
-    async def write_eof(self, data: bytes = b"") -> None:
-        """Do nothing: the body has been written."""
+    def _cancel(self, error: BaseException) -> None:
+        """End the body. aiohttp calls this when the connection is lost."""
+        self.content.set_exception(error)
 
 
-_REUSABLE, _LAST = _Sent(keep_alive=True), _Sent(keep_alive=False)
-
-
-def sent(*, keep_alive: bool) -> web.StreamResponse:
-    """Return what a handler returns after it has written its response."""
-    return _REUSABLE if keep_alive else _LAST
+Handler = Callable[[CallerRequest], Awaitable[bool]]
+"""Answers a request. Returns whether its connection can carry another one."""
 
 
 class CallerConnection(web.RequestHandler):
     """One connection of a caller."""
 
-    def __init__(self, manager: CallerServer, **options: Any) -> None:
+    def __init__(self, manager: CallerServer, handler: Handler, **options: Any) -> None:
         super().__init__(manager, **options)
+        self._handle = handler
         self._head_timer: asyncio.TimerHandle | None = None
         self.full = False
         """True while the caller does not read what was written."""
@@ -112,18 +120,73 @@ class CallerConnection(web.RequestHandler):
         """True while the handler runs."""
         return self._request_in_progress
 
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        """Answer a request that aiohttp cannot parse. The details of `message` may quote the request."""
-        del request, message
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Handle one request after the other. The method of aiohttp makes a task, a writer and a response for each, which
+        takes 15 µs."""
+        while not self._force_close:
+            if not self._messages:
+                self._waiter = self._loop.create_future()
+                try:
+                    await self._waiter
+                finally:
+                    self._waiter = None
+            message, content = self._messages.popleft()
+            if self._parser is not None:
+                self._parser.message_consumed()
+            if self._buffer_paused and len(self._messages) <= self._msg_queue_resume_size:
+                self._resume_reading_if_drained()
+            if isinstance(message, RawRequestMessage):
+                self._keepalive = await self._answer(message, content)
+            else:
+                self._keepalive = False
+                self._refuse(message.status)
+            if not self._keepalive or self._close or self._force_close:
+                break
+            self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
+            if self._keepalive_handle is None:
+                self._keepalive_handle = self._loop.call_at(self._next_keepalive_close_time, self._process_keepalive)
+        if not self._force_close and self.transport is not None:
+            self._task_handler = None
+            self.transport.close()
+
+    async def _answer(self, message: RawRequestMessage, content: StreamReader) -> bool:
+        """Return whether the connection can carry another request."""
+        request = CallerRequest(self, message, content)
+        self._request_in_progress = True
+        self._current_request = cast(web.BaseRequest, request)
+        try:
+            keep_alive = await self._handle(request)
+        except Exception as error:
+            log_operator_message(f"internal error: {type(error).__name__} in a handler", "error")
+            self._refuse(500)
+            return False
+        finally:
+            self._current_request = None
+            self._request_in_progress = False
+        if self._upgraded and not self._messages and self._parser is not None:
+            self._parser.set_upgraded(False)  # the request to change the protocol was ignored
+            self._upgraded = False
+            tail, self._message_tail = self._message_tail, b""
+            self.data_received(tail)
+        if not content.is_eof():
+            await self._skip(content)
+        return keep_alive
+
+    async def _skip(self, content: StreamReader) -> None:
+        """Read the rest of the body, so that the caller gets the response instead of a reset."""
+        try:
+            async with asyncio.timeout(LINGER_S):
+                while not self._force_close and not content.is_eof():
+                    await content.readany()
+        except Exception:
+            self.close()
+
+    def _refuse(self, status: int) -> None:
+        """Answer a request that is not valid HTTP, or whose handler has failed."""
         refusal = Refusal(status, "invalid_request_error", "The request is not valid HTTP.")
         if status >= 500:
-            log_operator_message(f"internal error: {type(exc).__name__} in a handler", "error")
             refusal = Refusal(status, "internal_error", "The gateway failed with an internal error.")
         body = refusal.body()
         head = (
@@ -131,10 +194,6 @@ class CallerConnection(web.RequestHandler):
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
         self.write(head.encode() + body)
-        return _LAST
-
-    def log_exception(self, *_args: object, **_options: object) -> None:
-        """Log nothing: aiohttp reports a body that ends too early, which the handler has answered."""
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -145,6 +204,10 @@ class CallerConnection(web.RequestHandler):
             return False
         transport.write(data)
         return True
+
+    def call_after_next(self, callback: Callable[[], None]) -> None:
+        """Call a function after the tasks that run in the next iteration of the event loop."""
+        self._loop.call_soon(self._loop.call_soon, callback)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -200,28 +263,24 @@ class CallerConnection(web.RequestHandler):
 class CallerServer(web.Server):
     """Makes a `CallerConnection` for each connection. Pass it to `loop.create_server`."""
 
-    def __init__(self, handler: Callable[[web.BaseRequest], Any], keep_alive_s: float = 30.0) -> None:
+    def __init__(self, handler: Handler, keep_alive_s: float = 30.0) -> None:
         """`keep_alive_s` is how long a connection without a request is kept open."""
         super().__init__(
-            handler,
+            cast(Any, handler),
             keepalive_timeout=keep_alive_s,
             access_log=None,
             auto_decompress=False,
             max_line_size=MAX_LINE_BYTES,
             max_field_size=MAX_LINE_BYTES,
         )
+        self._handler = handler
 
     def __call__(self) -> CallerConnection:
-        return CallerConnection(self, loop=self._loop, **self._kwargs)
+        return CallerConnection(self, self._handler, loop=self._loop, **self._kwargs)
 
     @property
     def callers(self) -> list[CallerConnection]:
         return [connection for connection in self.connections if isinstance(connection, CallerConnection)]
-
-
-def connection_of(request: web.BaseRequest) -> CallerConnection:
-    """Return the connection of a request that `CallerServer` has received."""
-    return cast(CallerConnection, request.protocol)
 
 
 def head_error(headers: CIMultiDictProxy[str]) -> Refusal | None:

@@ -78,7 +78,7 @@ class ReplyDelivery:
         self._is_stream = kind.lower().startswith(b"text/event-stream")
         splitter = Frames() if self._is_stream else WholeBody()
         reader = self._reader = dialect.stream_reader() if self._is_stream else WholeReplyReader(dialect)
-        self._send = Send(self._begin_stream, self._send_whole, self._on_closed)
+        self._send = Send(reader, self._begin_stream, self._send_whole, self._on_closed)
         filters: list[Filter] = [ReadUsage(reader, strips_usage=self._strips_usage)]
         if dialect.stores_replies:
             filters.append(BindId(reader, lambda reply_id: self._bind(reply_id, self._target, True)))

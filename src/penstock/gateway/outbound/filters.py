@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from time import monotonic, perf_counter
 
 from penstock.gateway.dialects.base import Dialect, StreamReader
-from penstock.gateway.dialects.sse_frames import Frame, Frames, RawBytes, WholeReply, joined
+from penstock.gateway.dialects.sse_frames import Frame, Frames, Part, RawBytes, WholeReply, joined
 from penstock.gateway.guardrails import KEEP_ALIVE, Blocked, ContentPolicy, Inspection, StreamGuard
 from penstock.gateway.guardrails.offload import run_in_thread
 from penstock.gateway.outbound.chain import Released
@@ -19,6 +19,8 @@ PIECE_BYTES = 1 << 16
 LARGE_BYTES = 1 << 20
 """A larger whole reply is read and edited in a thread."""
 _REDACTED = REDACTED.encode()
+_MIN_SPLIT = 16
+"""A shorter credential may be a word, whose halves occur in ordinary text."""
 
 
 class _Filter:
@@ -89,19 +91,92 @@ class RestoreModel(_Filter):
 
 
 class Redact(_Filter):
-    """Removes the credentials of the provider key from a reply that repeats them within one event."""
+    """Removes the credentials of the provider key from a reply that repeats them. One of at least 16 characters is also
+    removed if two events of a stream have a part each, except for a part of less than a quarter."""
 
     def __init__(self, secrets: list[bytes]) -> None:
-        self._secrets = secrets
+        self._secrets = [(secret, len(secret) // 4 if len(secret) >= _MIN_SPLIT else 0) for secret in secrets]
+        self._previous = b""
+        """The last event with data."""
+        self._held: list[Frame] = []
+        """That event, if a secret may begin at its end, and the comments after it."""
+
+    @property
+    def held_bytes(self) -> int:  # type: ignore[override]
+        return sum([len(frame.raw) for frame in self._held])
 
     def feed(self, frames: list[Frame]) -> Released:
-        for secret in self._secrets:
-            for frame in frames:
-                if secret in frame.raw:
-                    frame.raw = frame.raw.replace(secret, _REDACTED)
-                    if frame.data is not None:
-                        frame.data = frame.data.replace(secret, _REDACTED)
+        data = joined(frames)
+        for secret, quarter in self._secrets:
+            if self._held or secret[: quarter or None] in data or (quarter and secret[-quarter:] in data):
+                return [released for frame in frames for released in self._redact(frame)]
+        for frame in reversed(frames):
+            if frame.data is not None or isinstance(frame, Part):
+                self._previous = frame.raw
+                break
         return frames
+
+    def _redact(self, frame: Frame) -> list[Frame]:
+        """Return the frames to pass on."""
+        for secret, _ in self._secrets:
+            _replace(frame, secret, _REDACTED)
+        if frame.data is None and not isinstance(frame, Part):
+            if not self._held:
+                return [frame]
+            self._held.append(frame)
+            return []
+        held, self._held = self._held, []
+        holds = False
+        for secret, quarter in self._secrets:
+            for length in range(1, len(secret) if quarter else 1):
+                begin, rest = secret[:length], secret[length:]
+                if len(rest) >= quarter and _ends(self._previous, begin) and _begins(frame.raw, rest):
+                    _cut_begin(frame, rest)
+                    if held:
+                        _cut_end(held[0], begin)
+                if length >= quarter and _ends(frame.raw, begin):
+                    if len(rest) < quarter:
+                        _cut_end(frame, begin)
+                    else:
+                        holds = True
+        self._previous = frame.raw
+        if not holds:
+            return [*held, frame]
+        self._held = [frame]
+        return held
+
+    def finish(self) -> Released:
+        held, self._held = self._held, []
+        return held
+
+
+def _ends(raw: bytes, text: bytes) -> bool:
+    """Return whether a string in an event, or a part of an event, ends with a text."""
+    return text + b'"' in raw or raw.endswith(text)
+
+
+def _begins(raw: bytes, text: bytes) -> bool:
+    return b'"' + text in raw or raw.startswith(text)
+
+
+def _cut_end(frame: Frame, begin: bytes) -> None:
+    if frame.raw.endswith(begin):
+        frame.raw = frame.raw[: -len(begin)] + _REDACTED
+    else:
+        _replace(frame, begin + b'"', _REDACTED + b'"')
+
+
+def _cut_begin(frame: Frame, rest: bytes) -> None:
+    if frame.raw.startswith(rest):
+        frame.raw = _REDACTED + frame.raw[len(rest) :]
+    else:
+        _replace(frame, b'"' + rest, b'"' + _REDACTED)
+
+
+def _replace(frame: Frame, old: bytes, new: bytes) -> None:
+    frame.raw = frame.raw.replace(old, new)
+    if frame.data is not None:
+        frame.data = frame.data.replace(old, new)
 
 
 class Inspect(_Filter):
@@ -192,12 +267,14 @@ class Send(_Filter):
 
     def __init__(
         self,
+        reader: StreamReader,
         begin: Callable[[], ResponseStream],
         send_whole: Callable[[bytes], Awaitable[ResponseStream | None]],
         on_closed: Callable[[], None],
     ) -> None:
         """`begin` sends the head of a stream, `send_whole` a whole reply, or only its head. `on_closed` is called if
         the caller has left."""
+        self._reader = reader
         self._begin = begin
         self._send_whole = send_whole
         self._on_closed = on_closed
@@ -221,7 +298,7 @@ class Send(_Filter):
         if stream is None:
             stream = self._stream = self._begin()
         self.last_sent_at = monotonic()
-        stream.send(data)
+        stream.send(data, is_last=self._reader.terminal)
         if stream.closed:
             self._on_closed()
         elif stream.full:

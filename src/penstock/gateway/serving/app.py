@@ -7,13 +7,12 @@ import os
 from time import monotonic, perf_counter, time
 
 import orjson
-from aiohttp import web
 
 from penstock.gateway.dialects.base import Dialect
 from penstock.gateway.ending import shutting_down
 from penstock.gateway.guardrails.offload import pending_inspections
 from penstock.gateway.inbound.auth import allows, authenticate, contains_api_key
-from penstock.gateway.inbound.connection import connection_of, head_error, sent
+from penstock.gateway.inbound.connection import CallerRequest, head_error
 from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.limits.limiter import Limiter
 from penstock.gateway.memory import MemoryBudget
@@ -91,9 +90,9 @@ class App:
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    async def handle(self, caller_request: web.BaseRequest) -> web.StreamResponse:
-        """Answer a request. aiohttp calls this for one request of a connection after the other."""
-        dialect = BY_PATH.get(caller_request.rel_url.raw_path)
+    async def handle(self, caller_request: CallerRequest) -> bool:
+        """Answer a request. Return whether its connection can carry another one."""
+        dialect = BY_PATH.get(caller_request.target) or BY_PATH.get(caller_request.path)
         headers = caller_request.headers
         if dialect is None or caller_request.method != "POST" or head_error(headers) is not None:
             return self._serve_locally(caller_request)
@@ -120,16 +119,16 @@ class App:
         finally:
             del self.requests[request]
             metrics.ended()
-        await connection_of(caller_request).drain()
-        return sent(keep_alive=keep_alive)
+        await caller_request.connection.drain()
+        return keep_alive
 
-    def _serve_locally(self, request: web.BaseRequest) -> web.StreamResponse:
+    def _serve_locally(self, request: CallerRequest) -> bool:
         """Answer requests that need no upstream. They are logged and counted in the metrics, but not in the ledger."""
         began = perf_counter()
-        path = request.rel_url.raw_path
+        path = request.path
         self._ids += 1
         entry = Entry(request_id=f"{self._id_prefix}{self._ids:07x}", at=time(), route="other", worker=self.worker)
-        entry.client = connection_of(request).address
+        entry.client = request.connection.address
         kind = _TEXT if path == _ALIVE else JSON
         extra: tuple[tuple[str, str], ...] = ()
         try:
@@ -147,15 +146,15 @@ class App:
         response.send(status, body, entry.phases_ms, kind, *extra)
         if path not in (_ALIVE, _READY):
             self.recorder.record_local(entry)
-        return sent(keep_alive=response.keeps_alive)
+        return response.keeps_alive
 
-    def _preflight(self, request: web.BaseRequest, path: str) -> tuple[tuple[str, str], ...]:
+    def _preflight(self, request: CallerRequest, path: str) -> tuple[tuple[str, str], ...]:
         """Return the headers for a browser that asks what a page of another origin may send."""
         methods = "POST" if path in BY_PATH else "GET, HEAD"
         requested = request.headers.get("access-control-request-headers")
         return self.common_headers.cross_origin.preflight(requested, methods)
 
-    def _local_response(self, request: web.BaseRequest, path: str, entry: Entry) -> bytes:
+    def _local_response(self, request: CallerRequest, path: str, entry: Entry) -> bytes:
         error = head_error(request.headers)
         if error is not None:
             raise error
@@ -176,7 +175,7 @@ class App:
             raise _method_not_allowed(method, "POST")
         raise Refusal(404, "not_found", f"Unknown path; the gateway serves {', '.join(BY_PATH)} and {MODELS}.")
 
-    def _models(self, request: web.BaseRequest, entry: Entry) -> bytes:
+    def _models(self, request: CallerRequest, entry: Entry) -> bytes:
         if self.runtime.state.generation_bytes() != self._generation:
             self._load_snapshot()
         snapshot = self._compiled.snapshot

@@ -138,14 +138,11 @@ class Target:
         # Any header or query parameter may hold a credential. Short values are none, and would match ordinary text.
         values = [key.secret.reveal(), *(value for _, value in [*headers, *parse_qsl(base.query)])]
         self._secrets = [value for value in values if len(value) >= _MIN_SECRET_CHARS]
+        self.secrets = [secret.encode() for secret in self._secrets]
+        """The credentials that the upstream is sent."""
         self.renames = {old.encode(): new.encode() for old, new in key.param_renames.items()}
         self.defaults = {name.encode(): orjson.dumps(value) for name, value in key.default_body_fields.items()}
         """Changes of the members of a body: new names by old ones, and values of missing ones."""
-
-    @property
-    def secrets(self) -> list[bytes]:
-        """The credentials that the upstream was sent."""
-        return [secret.encode() for secret in self._secrets]
 
     def sets(self, member: str) -> bool:
         """Return whether the provider key sets a member of the body by default."""
