@@ -317,7 +317,7 @@ class CallerStream:
         self.full = self.closed = False
         self.on_writable: Callable[[], None] | None = None
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes, *, is_last: bool = False) -> None:
         self.data += data
         self.writes += 1
 

@@ -66,17 +66,18 @@ class _ResponsesReader(StreamReader):
             return False
         self.events += 1
         try:
-            self._event(_decode_event(data))
+            event = _decode_event(data)
+            if type(event.sequence_number) is int and event.sequence_number > self.sequence:
+                self.sequence = event.sequence_number
+            if type(event.delta) is str:
+                self._text.add(event.delta)
+            else:
+                self._read_other(event)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             return False  # the caller gets the bytes as they are
         return False
 
-    def _event(self, event: _Event) -> None:
-        if type(event.sequence_number) is int and event.sequence_number > self.sequence:
-            self.sequence = event.sequence_number
-        if type(event.delta) is str:
-            self._text.add(event.delta)
-            return
+    def _read_other(self, event: _Event) -> None:
         if (kind := _TERMINAL.get(event.type)) is not None:
             self.finish = kind
             self.terminal = True

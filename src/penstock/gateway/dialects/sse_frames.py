@@ -8,6 +8,7 @@ end in LF, CRLF or CR. A frame larger than the limit is returned in parts. The b
 from __future__ import annotations
 
 import re
+from typing import cast
 
 FRAME_BYTES = 1 << 20
 """Default limit of a frame. Guardrails that must see a whole event use a larger one."""
@@ -19,34 +20,26 @@ _BLANK_BYTES = 3
 """The longest incomplete blank line."""
 
 
+_USUAL = re.compile(rb"(?:\A|(?<=\n\n))((?:(event: (.*+))\n)?data: (.*+)\n\n)")
+"""An event without CR as common servers send it, after another one: a search that could begin anywhere in a line would take
+quadratic time. The groups are the event, its other line, its name and its data."""
+_Groups = tuple[bytes, bytes, bytes, bytes]
+
+
 class Frame:
     """One event with its original bytes. `data` is None for a frame without data: a comment, a blank line."""
 
-    def __init__(self, raw: bytes) -> None:
+    def __init__(self, raw: bytes, usual: _Groups | None = None) -> None:
+        """`usual` are the groups of a match of `_USUAL`, if they are known."""
         self.raw = raw
-        self.others = b""
-        """Its lines other than data: comments, the event name, ids and unknown fields."""
         self.data: bytes | None
-        # Fast path for what common servers send: `data: …`, alone or after `event: …`
-        last = len(raw) - 2
-        first = raw.find(b"\n")
-        if first == last:
-            if raw[:6] == b"data: " and raw[-1:] == b"\n" and b"\r" not in raw:
-                self.name = b""
-                self.data = raw[6:last]
-                return
-        elif (
-            raw.find(b"\n", first + 1) == last
-            and raw[:7] == b"event: "
-            and raw[first + 1 : first + 7] == b"data: "
-            and raw[-1:] == b"\n"
-            and b"\r" not in raw
-        ):
-            self.others = raw[:first]
-            self.name = raw[7:first]
-            self.data = raw[first + 7 : last]
+        if usual is None and b"\r" not in raw and (match := _USUAL.fullmatch(raw)) is not None:
+            usual = cast(_Groups, match.groups(b""))
+        if usual is not None:
+            _, self.others, self.name, self.data = usual
             return
-        self.name = b""
+        self.others = self.name = b""
+        """Its lines other than data: comments, the event name, ids and unknown fields."""
         self._parse_lines()
 
     def _parse_lines(self) -> None:
@@ -146,11 +139,10 @@ class Frames:
         if not self._has_cr and b"\r" in data:
             self._has_cr = True
         buffer = self._buffer
-        if not buffer and not self._has_cr and data.endswith(b"\n\n"):
-            if data.find(b"\n\n") == len(data) - 2:
-                return [Frame(data)]
-            if b"\n\n\n" not in data:
-                return [Frame(text + b"\n\n") for text in data[:-2].split(b"\n\n")]
+        if not buffer and not self._has_cr:
+            usual: list[_Groups] = _USUAL.findall(data)
+            if sum([len(groups[0]) for groups in usual]) == len(data):
+                return [Frame(groups[0], groups) for groups in usual]
         buffer += data
         frames: list[Frame] = []
         start, searched = 0, self._searched
