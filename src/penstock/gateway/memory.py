@@ -20,6 +20,8 @@ class MemoryBudget:
         self.held = 0
         self._replies: dict[Holding, None] = {}
         """Requests that hold part of a reply, the oldest first."""
+        self.paused: dict[Holding, None] = {}
+        """Those whose reply has to wait."""
 
     def may_go_on(self, holding: Holding) -> bool:
         return self.held <= self.limit or next(iter(self._replies), holding) is holding
@@ -30,12 +32,13 @@ class MemoryBudget:
     def give_back(self, size: int) -> None:
         """Count bytes that were freed, and wake paused replies."""
         self.held -= size
-        for waiting in list(self._replies):
+        for waiting in list(self.paused):
             if self.may_go_on(waiting):
                 waiting.wake()
 
     def remove(self, holding: Holding) -> None:
         self._replies.pop(holding, None)
+        self.paused.pop(holding, None)
 
 
 class Holding:
@@ -70,9 +73,11 @@ class Holding:
         if budget.may_go_on(self):
             return True
         self._on_free = on_free
+        budget.paused[self] = None
         return False
 
     def wake(self) -> None:
+        self._budget.paused.pop(self, None)
         on_free, self._on_free = self._on_free, None
         if on_free is not None:
             on_free()

@@ -222,10 +222,9 @@ class ReplyChain:
 
     async def _pass_all(self, frames: list[Frame], steps: list[Filter]) -> None:
         for step in steps:
-            if frames:
-                frames = await _result(step.feed(frames))
-            frames = [*frames, *await _result(step.finish())]
-
-
-async def _result(released: Released) -> list[Frame]:
-    return released if isinstance(released, list) else await released
+            passed = step.feed(frames) if frames else frames
+            frames = passed if isinstance(passed, list) else await passed
+            left = step.finish()
+            left = left if isinstance(left, list) else await left
+            if left:
+                frames = [*frames, *left]
