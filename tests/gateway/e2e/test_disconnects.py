@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
@@ -368,3 +369,29 @@ def test_number_of_streams_that_are_read_on_is_limited(start: Any, upstream: Ups
     assert (second["usage_source"], second["output_tokens"]) == ("reserved", 1024)
     left.set()
     assert gateway.ledger_entry(streams[0])["output_tokens"] == 20_000
+
+
+def test_stream_that_its_caller_leaves_is_cancelled_after_16_mib(gateway: GatewayProcess, upstream: Upstream) -> None:
+    left, closed = threading.Event(), threading.Event()
+    sent: list[int] = []
+
+    def script(request: ReceivedRequest, connection: ScriptedConnection) -> None:
+        connection.start()
+        connection.chunk(EVENTS[0])
+        assert left.wait(60)
+        piece = b": %b\n\n" % (b"x" * (1 << 18))
+        with contextlib.suppress(OSError):
+            for _ in range(400):
+                connection.chunk(piece)
+                sent.append(len(piece))
+        closed.set()
+
+    upstream.use_script(script)
+    stream = gateway.stream()
+    stream.next_event()
+    leave(stream)
+    left.set()
+    entry = gateway.ledger_entry(stream)
+    assert (entry["status"], entry["finish"], entry["usage_source"]) == (499, "disconnected", "reserved")
+    assert closed.wait(60)
+    assert 16 << 20 < sum(sent) < 64 << 20

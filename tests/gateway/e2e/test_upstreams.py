@@ -85,6 +85,18 @@ def test_retry_after_is_passed_on_with_a_502(gateway: GatewayProcess, upstream: 
 
 
 @pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize(
+    ("value", "passed"),
+    [("86400", "86400"), ("86401", "86400"), ("86400.5", "86400"), ("315360000", "86400"), ("999999999", "86400")],
+)
+def test_retry_after_of_more_than_a_day_is_shortened(
+    gateway: GatewayProcess, upstream: Upstream, status: int, value: str, passed: str
+) -> None:
+    upstream.reply_with({"error": {"message": "Later."}}, status, retry_after=value)
+    assert gateway.respond().headers["retry-after"] == passed
+
+
+@pytest.mark.parametrize("status", [429, 503])
 @pytest.mark.parametrize("value", [UPSTREAM_SECRET, "soon", "-1", "\xb2", "1e9", "Fri, 31 Dec 2099"])
 def test_invalid_retry_after_is_not_passed_on(
     gateway: GatewayProcess, upstream: Upstream, status: int, value: str
