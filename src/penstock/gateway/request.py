@@ -14,11 +14,11 @@ from __future__ import annotations
 import asyncio
 import traceback
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from multidict import CIMultiDictProxy
 
 from penstock.gateway.accounting import Accounting, AttemptKind
-from penstock.gateway.context import WorkerContext
 from penstock.gateway.dialects.base import Dialect
 from penstock.gateway.dialects.token_estimate import estimate_tokens
 from penstock.gateway.ending import CallerGoneError, Ending, shutting_down
@@ -52,7 +52,8 @@ from penstock.gateway.upstream.routing import FailurePolicy, backoff_s, order_ta
 from penstock.gateway.upstream.target import CALLER_GONE, Target, UpstreamFailure
 from penstock.wire.exchange import WireError
 
-__all__ = ["CallerGoneError", "GatewayRequest"]
+if TYPE_CHECKING:
+    from penstock.gateway.serving.app import App
 
 READ_ON_S = 60.0
 READ_ON_BYTES = 16 << 20
@@ -64,7 +65,7 @@ class GatewayRequest:
 
     def __init__(
         self,
-        context: WorkerContext,
+        context: App,
         compiled: CompiledSnapshot,
         request: CallerRequest,
         dialect: Dialect,
@@ -300,7 +301,7 @@ class GatewayRequest:
                 return UpstreamFailure("over_limit", None, refusal, retryable=True)
             self._ending.raise_if_ended()  # the caller may have left while the limiter was asked
         accounting.entry.upstream_model, accounting.entry.provider = direct.upstream, direct.provider
-        message = await self._large_message(target) if self._body.was_read_in_process else self._message(target)
+        message = await self._message(target)
         accounting.begin_phase("upstream")
         record = accounting.begin_attempt(target, kind)
         delivery = self._delivery = self._make_delivery(target)
@@ -328,26 +329,18 @@ class GatewayRequest:
         await self._quota.settle_target(accounting.tokens)
         return failure
 
-    def _message(self, target: Target) -> bytes:
-        request = self._body
+    async def _message(self, target: Target) -> bytes:
+        request, options = self._body, self._usage_options(target)
+        forwarded = target.forwarded_headers(self._headers, self.accounting.entry.api_key_id)
         try:
-            options = self._usage_options(target)
+            if request.was_read_in_process:
+                message = await large_message(request, target, options, self.request_id, forwarded)
+                self._ending.raise_if_ended()
+                return message
             body = edit_body(request, target.upstream_json, options, target.renames, target.defaults)
         except TooComplexError:
             raise too_complex() from None
-        return target.head(len(body), self.request_id, self._forwarded_headers(target)) + body
-
-    async def _large_message(self, target: Target) -> bytes:
-        try:
-            forwarded = self._forwarded_headers(target)
-            message = await large_message(self._body, target, self._usage_options(target), self.request_id, forwarded)
-        except TooComplexError:
-            raise too_complex() from None
-        self._ending.raise_if_ended()
-        return message
-
-    def _forwarded_headers(self, target: Target) -> bytes:
-        return target.forwarded_headers(self._headers, self.accounting.entry.api_key_id)
+        return target.head(len(body), self.request_id, forwarded) + body
 
     def _usage_options(self, target: Target) -> bytes | None:
         """Return the `stream_options` to set, so that the stream reports its usage."""

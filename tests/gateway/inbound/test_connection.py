@@ -265,6 +265,78 @@ def test_broken_chunks_after_a_valid_body_are_an_error() -> None:
     assert run(scenario) == [True, True, True]
 
 
+def test_pipelined_requests_are_answered_in_order_until_the_caller_disconnects() -> None:
+    async def scenario(server: Server) -> tuple[list[bytes], bytes]:
+        served: list[bytes] = []
+        left = asyncio.Event()
+
+        async def serve(request: CallerRequest) -> bytes:
+            body = await request.content.read()
+            served.append(body)
+            if body == b"3":
+                request.connection.on_disconnect = left.set
+                writer.write_eof()
+                await left.wait()
+            return b"reply to " + body
+
+        server.serve = serve
+        reader, writer = await server.open()
+        writer.write(b"".join(POST + b"Content-Length: 1\r\n\r\n%d" % number for number in range(1, 6)))
+        return served, await reader.read()
+
+    served, received = run(scenario)
+    assert served == [b"1", b"2", b"3"]
+    assert received.count(b"HTTP/1.1 200 ") >= 2
+    assert received.index(b"reply to 1") < received.index(b"reply to 2")
+
+
+@pytest.mark.parametrize("end", [b"", POST + b"Content-Length: 2\r\n\r\ncd"])
+def test_body_after_an_upgrade_is_a_body_and_the_next_request_is_answered(end: bytes) -> None:
+    async def scenario(server: Server) -> bytes:
+        reader, writer = await server.open()
+        writer.write(POST + b"Connection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 2\r\n\r\nab" + end)
+        received = await reader.readuntil(b"\r\n\r\nab")
+        if end:
+            received += await reader.readuntil(b"\r\n\r\ncd")
+        return received
+
+    assert run(scenario).count(b"HTTP/1.1 200 ") == 1 + (end != b"")
+
+
+@pytest.mark.parametrize("rest", [b"x" * 1000, b""])
+def test_body_that_the_handler_does_not_read_is_skipped(rest: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller gets the reply, and the next one if it sends the body within the time for that."""
+    monkeypatch.setattr(connection_module, "LINGER_S", 60 if rest else 0.05)
+
+    async def scenario(server: Server) -> bytes:
+        async def serve(request: CallerRequest) -> bytes:
+            return b"ab" if request.path == "/v1/responses" else await request.content.read()
+
+        server.serve = serve
+        reader, writer = await server.open()
+        writer.write(POST + b"Content-Length: 1000\r\n\r\n")
+        received = await reader.readuntil(b"\r\n\r\nab")
+        writer.write(rest + (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\ncd" if rest else b""))
+        return received + (await reader.readuntil(b"\r\n\r\ncd") if rest else await reader.read())
+
+    assert run(scenario).count(b"HTTP/1.1 200 ") == 1 + (rest != b"")
+
+
+def test_handler_that_fails_is_answered_with_500_and_the_connection_closed() -> None:
+    async def scenario(server: Server) -> bytes:
+        async def serve(request: CallerRequest) -> bytes:
+            raise RuntimeError("secret")
+
+        server.serve = serve
+        reader, writer = await server.open()
+        writer.write(POST + b"Content-Length: 0\r\n\r\n")
+        return await reader.read()
+
+    reply = run(scenario)
+    assert reply.startswith(b"HTTP/1.1 500 ")
+    assert json.loads(reply.partition(b"\r\n\r\n")[2])["error"]["type"] == "internal_error"
+
+
 def test_connections_are_known_to_the_server() -> None:
     async def scenario(server: Server) -> list[CallerConnection]:
         await ask(server, POST + b"Content-Length: 0\r\n\r\n")

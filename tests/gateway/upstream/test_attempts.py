@@ -124,10 +124,14 @@ def test_stream_that_the_gateway_cuts_is_no_failure_of_its_target(
     app.memory, app.max_body = MemoryBudget(1 << 30), 1 << 26
     app.response_ids = SimpleNamespace(record=lambda *_: None)
     compiled: Any = SimpleNamespace(targets=lambda *_: targets, timeouts=lambda *_: None)
+
+    async def no_message(_target: Any) -> bytes:
+        return b""
+
     caller = RecordingConnection()
     request = GatewayRequest(app, compiled, caller_request(caller), dialect, "id", "id")
     request._model, request._body = models[0], read_body(b'{"model":"a","stream":true}', dialect, 0)
-    monkeypatch.setattr(request, "_message", lambda _: b"")
+    monkeypatch.setattr(request, "_message", no_message)
     monkeypatch.setattr(request_module, "UpstreamAttempt", CutAttempt)
     monkeypatch.setattr(CutAttempt, "on_event", request.end if shutting_down else lambda *_: None, raising=False)
     assert asyncio.run(request._try_target(targets[0], "initial")) is None

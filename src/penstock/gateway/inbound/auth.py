@@ -21,18 +21,6 @@ from penstock.gateway.refusal import Refusal
 from penstock.gateway.resources.snapshot import CallerKey, Model, Snapshot, allows
 from penstock.secrets import REDACTED
 
-__all__ = [
-    "address_refused",
-    "allows",
-    "allows_address",
-    "authenticate",
-    "authorize",
-    "client_ip",
-    "contains_api_key",
-    "networks",
-    "recorded_model_name",
-]
-
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 

@@ -250,6 +250,7 @@ class CallerConnection(web.RequestHandler):
             self._disconnected()
 
     def _disconnected(self) -> None:
+        self._close = True  # after the request that runs
         on_disconnect, self.on_disconnect = self.on_disconnect, None
         if on_disconnect is not None:
             on_disconnect()

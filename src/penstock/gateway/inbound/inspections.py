@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import orjson
 
+from penstock.gateway.accounting import Accounting
 from penstock.gateway.dialects.base import Dialect
-from penstock.gateway.guardrails import ContentPolicy, DuplicateKeyError, Inspection
+from penstock.gateway.guardrails import ContentPolicy, DuplicateKeyError
 from penstock.gateway.inbound.body import ParsedBody, check_complexity, read_body
 from penstock.gateway.inbound.large_bodies import needs_process, read_large_body
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.replies import blocked
 
 
-class InspectionRecord(Protocol):
-    """Where the steps record their time and their result."""
-
-    def begin_phase(self, phase: str) -> None: ...
-
-    def record_inspection(self, inspection: Inspection) -> None: ...
-
-
 async def inspect_input(
-    guards: ContentPolicy, request: ParsedBody, dialect: Dialect, default_output: int, accounting: InspectionRecord
+    guards: ContentPolicy, request: ParsedBody, dialect: Dialect, default_output: int, accounting: Accounting
 ) -> ParsedBody:
     """Return the request with masks applied. Raise Refusal if it is blocked."""
     accounting.begin_phase("guardrail_in")
@@ -46,18 +37,14 @@ async def inspect_input(
 
 
 async def inspect_refusal(
-    guards: ContentPolicy, dialect: Dialect, refusal: Refusal, accounting: InspectionRecord
+    guards: ContentPolicy, dialect: Dialect, refusal: Refusal, accounting: Accounting
 ) -> None:
     """Inspect an error text of the upstream like a reply: it may quote the request or the model's output."""
     accounting.begin_phase("guardrail_out")
-    error = orjson.loads(await _inspect_reply(guards, dialect, refusal.body(), accounting))["error"]
-    refusal.message, refusal.type = error["message"], error["type"]
-    refusal.code, refusal.param = error.get("code"), error.get("param")
-
-
-async def _inspect_reply(guards: ContentPolicy, dialect: Dialect, body: bytes, accounting: InspectionRecord) -> bytes:
-    inspection = await guards.reply(dialect, body)
+    inspection = await guards.reply(dialect, refusal.body())
     accounting.record_inspection(inspection)
     if inspection.blocked_by is not None:
         raise blocked("response", inspection.blocked_by, timed_out=inspection.timed_out)
-    return inspection.body
+    error = orjson.loads(inspection.body)["error"]
+    refusal.message, refusal.type = error["message"], error["type"]
+    refusal.code, refusal.param = error.get("code"), error.get("param")

@@ -11,7 +11,7 @@ import orjson
 from penstock.gateway.dialects.base import Dialect
 from penstock.gateway.ending import shutting_down
 from penstock.gateway.guardrails.offload import pending_inspections
-from penstock.gateway.inbound.auth import allows, authenticate, contains_api_key
+from penstock.gateway.inbound.auth import authenticate, contains_api_key
 from penstock.gateway.inbound.connection import CallerRequest, head_error
 from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.limits.limiter import Limiter
@@ -22,6 +22,7 @@ from penstock.gateway.outbound.response import CallerResponse, CommonHeaders
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.replies import JSON
 from penstock.gateway.request import GatewayRequest
+from penstock.gateway.resources.snapshot import allows
 from penstock.gateway.routes import BY_PATH, MODELS
 from penstock.gateway.serving.runtime import Runtime, WorkerState
 from penstock.gateway.storage.response_ids import ResponseIds
