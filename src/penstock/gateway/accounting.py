@@ -52,10 +52,8 @@ class Accounting:
     def begin_phase(self, phase: str) -> None:
         """End the current phase, and begin another."""
         now = perf_counter()
-        spent = (now - self._last_lap) * 1000
+        self._add(self._phase, (now - self._last_lap) * 1000)
         self._last_lap = now
-        ended, phases = self._phase, self.entry.phases_ms
-        phases[ended] = phases[ended] + spent if ended in phases else spent
         self._phase = phase
 
     def phases_at_head(self) -> dict[str, float]:
@@ -92,7 +90,7 @@ class Accounting:
 
     def _add(self, phase: str, ms: float) -> None:
         phases = self.entry.phases_ms
-        phases[phase] = phases[phase] + ms if phase in phases else ms
+        phases[phase] = phases.get(phase, 0.0) + ms
 
     def close(self) -> Entry:
         self.begin_phase(self._phase)

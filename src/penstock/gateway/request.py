@@ -63,6 +63,18 @@ READ_ON_BYTES = 16 << 20
 class GatewayRequest:
     """A request to one of the routes that lead to an upstream."""
 
+    _body: ParsedBody
+    _model: Model
+    _policy: ContentPolicy | None = None
+    _input_tokens = 0
+    """Estimated tokens of the request."""
+    _attempt: UpstreamAttempt | None = None
+    _delivery: ReplyDelivery | None = None
+    _pause: asyncio.Future[None] | None = None
+    """What the request waits for between two steps; `_stop` ends it."""
+    _is_abandoned = False
+    """True if the stream is read on although the caller has left."""
+
     def __init__(
         self,
         context: App,
@@ -84,17 +96,6 @@ class GatewayRequest:
         self._holding = Holding(context.memory)
         self._reader = BodyReader(request, self._holding, context.max_body)
         self._quota = Quota(context.limiter)
-        self._body: ParsedBody
-        self._model: Model
-        self._policy: ContentPolicy | None = None
-        self._input_tokens = 0
-        """Estimated tokens of the request."""
-        self._attempt: UpstreamAttempt | None = None
-        self._delivery: ReplyDelivery | None = None
-        self._pause: asyncio.Future[None] | None = None
-        """What the request waits for between two steps; `_stop` ends it."""
-        self._is_abandoned = False
-        """True if the stream is read on although the caller has left."""
 
     async def run(self) -> bool:
         """Serve the request. Return whether its connection can carry another one."""
@@ -227,7 +228,8 @@ class GatewayRequest:
     # -- check tokens -------------------------------------------------------------------------------------------------
 
     def _estimate_tokens(self) -> None:
-        request, media, limits = self._body, self._body.media, self._context.config.limits
+        request, limits = self._body, self._context.config.limits
+        media = request.media
         self.accounting.media_tokens = media_tokens = (
             media.images * limits.image_tokens + media.audio * limits.audio_tokens + media.files * limits.file_tokens
         )

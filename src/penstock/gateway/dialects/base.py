@@ -80,18 +80,19 @@ class Reply(msgspec.Struct):
 class StreamReader:
     """Reads a stream frame by frame; its attributes hold what it has read so far."""
 
+    events = 0
+    id: str | None = None
+    usage: Usage | None = None
+    usage_at_start: Usage | None = None
+    """The usage at the beginning of the stream: its output is not complete."""
+    finish: str | None = None
+    terminal = False
+    """True once the event that ends the stream has passed."""
+    sequence = -1
+    """The highest sequence number so far."""
+
     def __init__(self) -> None:
         self._text = TextEstimate()
-        self.events = 0
-        self.id: str | None = None
-        self.usage: Usage | None = None
-        self.usage_at_start: Usage | None = None
-        """The usage at the beginning of the stream: its output is not complete."""
-        self.finish: str | None = None
-        self.terminal = False
-        """True once the event that ends the stream has passed."""
-        self.sequence = -1
-        """The highest sequence number so far."""
 
     @property
     def tokens(self) -> int:
@@ -111,13 +112,13 @@ class StreamReader:
 class WholeReplyReader(StreamReader):
     """Reads a whole reply, which is a stream of one frame. `read` raises ValueError if it is not JSON."""
 
+    _failed = False
+    _tokens = 0
+    unfinished = False
+    """True if the provider goes on to generate after this reply."""
+
     def __init__(self, dialect: Dialect) -> None:
-        super().__init__()
         self._dialect = dialect
-        self._failed = False
-        self._tokens = 0
-        self.unfinished = False
-        """True if the provider goes on to generate after this reply."""
 
     @property
     def tokens(self) -> int:

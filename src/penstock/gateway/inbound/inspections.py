@@ -36,9 +36,7 @@ async def inspect_input(
     return read_body(masked, dialect, default_output)
 
 
-async def inspect_refusal(
-    guards: ContentPolicy, dialect: Dialect, refusal: Refusal, accounting: Accounting
-) -> None:
+async def inspect_refusal(guards: ContentPolicy, dialect: Dialect, refusal: Refusal, accounting: Accounting) -> None:
     """Inspect an error text of the upstream like a reply: it may quote the request or the model's output."""
     accounting.begin_phase("guardrail_out")
     inspection = await guards.reply(dialect, refusal.body())

@@ -78,6 +78,13 @@ class WholeBody:
 class ReplyChain:
     """Passes one reply through its filters."""
 
+    _held = 0
+    _last: Frame | None = None
+    _waiting: asyncio.Future[list[Frame]] | None = None
+    """What a filter waits for."""
+    _starved = False
+    """True while the reply waits for memory."""
+
     def __init__(
         self,
         filters: list[Filter],
@@ -95,14 +102,8 @@ class ReplyChain:
         self._source = source
         self.max_bytes = MAX_REPLY if isinstance(splitter, WholeBody) else inf
         """A longer reply is an error."""
-        self._held = 0
-        self._last: Frame | None = None
         self._holding = holding
         self._on_block = on_block
-        self._waiting: asyncio.Future[list[Frame]] | None = None
-        """What a filter waits for."""
-        self._starved = False
-        """True while the reply waits for memory."""
         self._queued: list[bytes] = []
         """Data that arrived meanwhile."""
 

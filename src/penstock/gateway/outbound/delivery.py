@@ -29,6 +29,16 @@ _INCOMPLETE = "The stream ended before it was complete."
 class ReplyDelivery:
     """Delivers the reply of one attempt to the caller. `receive` makes the chain, `conclude` ends it."""
 
+    _attempt: UpstreamAttempt
+    _reader: StreamReader
+    _send: Send
+    _chain: ReplyChain | None = None
+    _is_stream = False
+    _inspect: Inspect | None = None
+    blocked = False
+    left = False
+    """True if the caller left before the end of the reply."""
+
     def __init__(
         self,
         dialect: Dialect,
@@ -58,15 +68,6 @@ class ReplyDelivery:
         self._bind = bind
         self._settle = settle
         self._strips_usage = strips_usage
-        self._attempt: UpstreamAttempt
-        self._chain: ReplyChain | None = None
-        self._reader: StreamReader
-        self._is_stream = False
-        self._inspect: Inspect | None = None
-        self._send: Send
-        self.blocked = False
-        self.left = False
-        """True if the caller left before the end of the reply."""
 
     # -- the chain ----------------------------------------------------------------------------------------------------
 

@@ -265,6 +265,12 @@ class Inspect(_Filter):
 class Send(_Filter):
     """Sends the reply to the caller: all frames of one read of the upstream at once."""
 
+    full_since: float | None = None
+    """Since when the caller has not read; None if it reads."""
+    _stream: ResponseStream | None = None
+    _writable: asyncio.Future[list[Frame]] | None = None
+    _stopped = False
+
     def __init__(
         self,
         reader: StreamReader,
@@ -278,12 +284,7 @@ class Send(_Filter):
         self._begin = begin
         self._send_whole = send_whole
         self._on_closed = on_closed
-        self._stream: ResponseStream | None = None
-        self._writable: asyncio.Future[list[Frame]] | None = None
-        self._stopped = False
         self.last_sent_at = monotonic()
-        self.full_since: float | None = None
-        """Since when the caller has not read; None if it reads."""
 
     def feed(self, frames: list[Frame]) -> Released:
         if isinstance(frames[0], WholeReply):

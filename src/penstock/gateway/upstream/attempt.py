@@ -59,6 +59,21 @@ class Receiver(Protocol):
 class UpstreamAttempt:
     """One exchange with an upstream."""
 
+    mode: Mode = "head"
+    _receiver: Receiver | None = None
+    _ended_at = 0.0
+    """When the receiver was complete."""
+    _read_until = _stop_after = inf
+    """When the attempt ends, whatever arrives, and after how many bytes."""
+    _fed = 0
+    _internal_error: Exception | None = None
+    _paused_at: float | None = None
+    _decompressor: Decompressor | None = None
+    _plain_pieces: Iterator[bytes] | None = None
+    """Decompressed data that has not been processed yet."""
+    _end_pending = False
+    """True if the exchange has ended and only decompressed data is left."""
+
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -72,25 +87,10 @@ class UpstreamAttempt:
         self.target = target
         self._timeouts = timeouts
         self._make_receiver = make_receiver
-        self._receiver: Receiver | None = None
         self._done: asyncio.Future[None] = loop.create_future()
         self._started_at = self._last_data_at = monotonic()
-        self._ended_at = 0.0
-        """When the receiver was complete."""
-        self._read_until = inf
-        """When the attempt ends, whatever arrives, and after how many bytes."""
-        self._stop_after = inf
-        self._fed = 0
-        self._internal_error: Exception | None = None
         self.due = self._started_at
         """The time of the next call of `tick`."""
-        self._paused_at: float | None = None
-        self._decompressor: Decompressor | None = None
-        self._plain_pieces: Iterator[bytes] | None = None
-        """Decompressed data that has not been processed yet."""
-        self._end_pending = False
-        """True if the exchange has ended and only decompressed data is left."""
-        self.mode: Mode = "head"
         self.headers: dict[bytes, bytes] = {}
         """Headers of the reply by lower-case name; the first of repeated ones."""
         self.exchange = exchange = Exchange(message, self._on_end)
