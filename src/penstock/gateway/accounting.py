@@ -51,8 +51,8 @@ class Accounting:
 
     def begin_phase(self, phase: str) -> None:
         """End the current phase, and begin another."""
-        now = perf_counter()
-        self._add(self._phase, (now - self._last_lap) * 1000)
+        now, ended, phases = perf_counter(), self._phase, self.entry.phases_ms
+        phases[ended] = phases.get(ended, 0.0) + (now - self._last_lap) * 1000
         self._last_lap = now
         self._phase = phase
 

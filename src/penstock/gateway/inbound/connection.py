@@ -107,6 +107,11 @@ class CallerConnection(web.RequestHandler):
                 body.feed_eof()  # a reader that was just woken by a chunk looks for the end only
                 self.close()  # after the reply
 
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """Read on after a pause. aiohttp calls this whenever a body has been read."""
+        if self._reading_paused or self._buffer_paused:
+            super().resume_reading(resume_parser)
+
     def _await_head(self) -> None:
         self._head_timer = self._loop.call_later(HEAD_S, self.force_close)
 

@@ -213,19 +213,19 @@ class ReplyChain:
         await self.settle()
         self._last = await self.splitter.last()
         if self._last is not None:
-            await self._pass_all([self._last], [step for step in self._filters if step.reads_only])
+            await self._pass_all([self._last], self._filters, reads=True)
 
     async def finish(self, *, sends: bool = True) -> None:
         """Pass on what is left, after `read_last`, but not to the last filter if `sends` is False. Raises what a filter
         raises, also a block."""
-        steps = [step for step in self._filters if not step.reads_only]
-        await self._pass_all([] if self._last is None else [self._last], steps if sends else steps[:-1])
+        steps = self._filters if sends else self._filters[:-1]
+        await self._pass_all([] if self._last is None else [self._last], steps, reads=False)
 
-    async def _pass_all(self, frames: list[Frame], steps: list[Filter]) -> None:
+    async def _pass_all(self, frames: list[Frame], steps: list[Filter], *, reads: bool) -> None:
         for step in steps:
-            passed = step.feed(frames) if frames else frames
-            frames = passed if isinstance(passed, list) else await passed
-            left = step.finish()
-            left = left if isinstance(left, list) else await left
-            if left:
-                frames = [*frames, *left]
+            if step.reads_only is reads:
+                if frames:
+                    passed = step.feed(frames)
+                    frames = passed if isinstance(passed, list) else await passed
+                if left := step.finish():
+                    frames = [*frames, *(left if isinstance(left, list) else await left)]
