@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from multidict import CIMultiDictProxy
 
@@ -38,26 +38,47 @@ from penstock.gateway.inbound.inspections import inspect_input, inspect_refusal
 from penstock.gateway.inbound.large_bodies import large_message, needs_process, read_large_body
 from penstock.gateway.inbound.quota import Quota
 from penstock.gateway.json_edits import TooComplexError
-from penstock.gateway.memory import Holding
+from penstock.gateway.limits.limiter import Limiter
+from penstock.gateway.memory import Holding, MemoryBudget
+from penstock.gateway.observe.recorder import Recorder
 from penstock.gateway.operator_log import log_operator_message
 from penstock.gateway.outbound.delivery import ReplyDelivery
-from penstock.gateway.outbound.response import CallerResponse
+from penstock.gateway.outbound.response import CallerResponse, CommonHeaders
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.replies import JSON, body_timeout, never_fits, unknown_reference, upstream_request_id
+from penstock.gateway.resources.config import GatewayConfig
 from penstock.gateway.resources.snapshot import CallerKey, Model
-from penstock.gateway.storage.response_ids import ResponseOwner
+from penstock.gateway.storage.response_ids import ResponseIds, ResponseOwner
 from penstock.gateway.upstream.attempt import SHUTTING_DOWN, UpstreamAttempt
 from penstock.gateway.upstream.compiled_snapshot import CompiledSnapshot
-from penstock.gateway.upstream.routing import FailurePolicy, backoff_s, order_targets
+from penstock.gateway.upstream.cooldowns import Cooldowns
+from penstock.gateway.upstream.routing import FailurePolicy, RoundRobin, backoff_s, order_targets
 from penstock.gateway.upstream.target import CALLER_GONE, Target, UpstreamFailure
 from penstock.wire.exchange import WireError
-
-if TYPE_CHECKING:
-    from penstock.gateway.serving.app import App
 
 READ_ON_S = 60.0
 READ_ON_BYTES = 16 << 20
 """How long, and how far, a stream is read for the usage at its end after its caller has left."""
+
+
+class WorkerContext(Protocol):
+    """What the requests of a worker share."""
+
+    loop: asyncio.AbstractEventLoop
+    config: GatewayConfig
+    worker: int
+    limiter: Limiter
+    recorder: Recorder
+    max_body: int
+    memory: MemoryBudget
+    abandoned_streams: int
+    """Streams that are read on although their callers have left."""
+    trusted: tuple[str, ...]
+    default_output: int
+    common_headers: CommonHeaders
+    cooldowns: Cooldowns
+    round_robin: RoundRobin
+    response_ids: ResponseIds
 
 
 class GatewayRequest:
@@ -77,7 +98,7 @@ class GatewayRequest:
 
     def __init__(
         self,
-        context: App,
+        context: WorkerContext,
         compiled: CompiledSnapshot,
         request: CallerRequest,
         dialect: Dialect,

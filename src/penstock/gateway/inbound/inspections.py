@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import orjson
 
-from penstock.gateway.accounting import Accounting
 from penstock.gateway.dialects.base import Dialect
-from penstock.gateway.guardrails import ContentPolicy, DuplicateKeyError
+from penstock.gateway.guardrails import ContentPolicy, DuplicateKeyError, Inspection
 from penstock.gateway.inbound.body import ParsedBody, check_complexity, read_body
 from penstock.gateway.inbound.large_bodies import needs_process, read_large_body
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.replies import blocked
 
 
+class InspectionRecord(Protocol):
+    """Where the steps record their time and their result."""
+
+    def begin_phase(self, phase: str) -> None: ...
+
+    def record_inspection(self, inspection: Inspection) -> None: ...
+
+
 async def inspect_input(
-    guards: ContentPolicy, request: ParsedBody, dialect: Dialect, default_output: int, accounting: Accounting
+    guards: ContentPolicy, request: ParsedBody, dialect: Dialect, default_output: int, accounting: InspectionRecord
 ) -> ParsedBody:
     """Return the request with masks applied. Raise Refusal if it is blocked."""
     accounting.begin_phase("guardrail_in")
@@ -36,7 +45,9 @@ async def inspect_input(
     return read_body(masked, dialect, default_output)
 
 
-async def inspect_refusal(guards: ContentPolicy, dialect: Dialect, refusal: Refusal, accounting: Accounting) -> None:
+async def inspect_refusal(
+    guards: ContentPolicy, dialect: Dialect, refusal: Refusal, accounting: InspectionRecord
+) -> None:
     """Inspect an error text of the upstream like a reply: it may quote the request or the model's output."""
     accounting.begin_phase("guardrail_out")
     inspection = await guards.reply(dialect, refusal.body())
