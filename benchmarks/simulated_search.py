@@ -122,7 +122,7 @@ def search(server: Server, seed: int) -> Found:
         sent += sum(1 for _ in islice(requests, 10 if server.by_rate else 2 * int(load)))
         judged: list[Outcome] = []
         decision = None
-        while decision is None and not test.is_exhausted(len(judged), visit):
+        while decision is None and len(judged) < test.most_requests(visit):
             more = max(8, round((_GROWTH if visit == "last" else 0.1) * len(judged)))
             more = min(more, test.max_requests - len(judged))
             judged += _outcomes(islice(requests, more), slo)

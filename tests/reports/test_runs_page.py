@@ -113,8 +113,8 @@ def search():
     slos = (parse_slo("p90 time_to_first_token<50"), parse_slo("request_error_rate<2"))
     found = CapacitySearch(slos, 1, 8, whole=True)
     found.add(LoadResult(2, 200, (0, 0), "pass", observed=(20.0, 0.0)))
-    found.add(LoadResult(4, 300, (15, 0), "pass", observed=(40.0, 0.0)))
-    found.add(LoadResult(8, 30, (20, 3), "fail", observed=(90.0, 10.0)))
+    found.add(LoadResult(4, 300, (15, 0), "pass", is_final=True, observed=(40.0, 0.0)))
+    found.add(LoadResult(8, 30, (20, 3), "fail", is_final=True, observed=(90.0, 10.0)))
     return SearchOutcome("concurrency", slos, found.result())
 
 
@@ -149,6 +149,17 @@ def test_search_shows_the_certificates_of_the_loads_that_decided(search):
     (note,) = search_notes(distorted)
     assert "concurrency 4" in note
     assert "INVALID" in note
+
+
+def test_search_that_was_interrupted_says_that_its_ends_were_not_visited_a_last_time():
+    slos = (parse_slo("p90 time_to_first_token<50"),)
+    found = CapacitySearch(slos, 1, 8, whole=True)
+    found.add(LoadResult(2, 200, (0,), "pass", is_final=True, observed=(20.0,)))
+    found.add(LoadResult(4, 30, (30,), "fail", observed=(90.0,)))
+    search = SearchOutcome("concurrency", slos, found.result())
+    assert "at least 2 and below 4" in limit_sentence(search)
+    (note,) = search_notes(search)
+    assert "concurrency 4 rests on a quick test" in note
 
 
 def test_search_without_a_level_that_passes_has_no_limit():

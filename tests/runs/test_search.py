@@ -38,7 +38,9 @@ CAPACITY = SLOTS / SERVICE_S
 class Simulation:
     """A server with slots and a queue, and a client that changes the load while requests are in flight."""
 
-    def __init__(self, log: Path, seed: int) -> None:
+    def __init__(self, log: Path, seed: int, warm_up_s: float = 0.0) -> None:
+        """Until `warm_up_s`, first tokens come half a second later."""
+        self._warm_up = round(warm_up_s * SECOND)
         log.mkdir(parents=True)
         self._log = LogWriter(str(log), 0)
         self._random = Random(seed)
@@ -101,6 +103,8 @@ class Simulation:
         end = begin + round(SERVICE_S * SECOND * self._random.uniform(0.9, 1.1))
         heapq.heappush(self._free, end)
         first = begin + round(FIRST_S * SECOND) - start
+        if start < self._warm_up:
+            first, end = first + SECOND // 2, end + SECOND // 2
         record = make_record(
             phase=self._phase,
             intended=start,
@@ -120,11 +124,11 @@ class Simulation:
         self._log.record(record)
 
 
-def find(folder: Path, seed: int, *flags: object) -> tuple[Search, Simulation]:
+def find(folder: Path, seed: int, *flags: object, warm_up_s: float = 0.0) -> tuple[Search, Simulation]:
     arguments = ["--model", "m", "--tokenizer", "builtin", "--artifact-dir", folder, "--random-seed", seed, *flags]
     search = read_experiment(parse(COMMAND_LINE, list(map(str, arguments)), "penstock"))
     assert isinstance(search, Search)
-    simulation = Simulation(folder / "log", seed)
+    simulation = Simulation(folder / "log", seed, warm_up_s)
     simulation.run(search)
     return search, simulation
 
@@ -177,6 +181,25 @@ def test_interval_contains_the_capacity_in_nine_of_ten_searches(
     flags = ("--find-max", parameter, "--slo", slo, "--search-min", LOWEST, "--search-max", HIGHEST)
     contained = [is_contained(*find(tmp_path / str(seed), seed, *flags), truth) for seed in range(10)]
     assert sum(contained) >= 9
+
+
+def test_server_that_is_slow_for_three_seconds_is_visited_until_it_is_warm(tmp_path: Path) -> None:
+    flags = ("--find-max", "concurrency", "--slo", "p90 time_to_first_token<331", "--search-max", 32)
+    search, simulation = find(tmp_path, 1, *flags, warm_up_s=3)
+    limit = search.result.limit
+    assert limit is not None
+    assert limit.low >= 16
+    assert simulation.loads[1].label == "concurrency_1_visit_2"
+    assert search.result.loads[0].changed
+
+
+def test_progress_knows_how_many_requests_a_load_may_still_take(tmp_path: Path) -> None:
+    flags = ("--find-max", "concurrency", "--slo", "p90 time_to_first_token<331", "--search-level-requests", 2000)
+    _, simulation = find(tmp_path, 1, *flags)
+    most = {point.most_requests for point in simulation.loads if point.settings.load.concurrency == 16}
+    assert most == {500 + 2 * 16}  # the test; its last visit takes 2,000
+    last = simulation.loads[-1]
+    assert last.most_requests == 2000 + 2 * (last.settings.load.concurrency or 0)
 
 
 def test_load_changes_while_requests_are_in_flight(tmp_path: Path) -> None:

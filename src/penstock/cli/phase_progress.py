@@ -9,7 +9,7 @@ def share_done(ended: int, expected: int | None, seconds: float, duration_s: flo
     """Return the share of a phase that is done, by its requests or by its time; None if its end is not known."""
     share = None
     if expected is not None:
-        share = ended / expected if expected else 1.0
+        share = min(1.0, ended / expected) if expected else 1.0
     if duration_s:
         by_time = min(1.0, seconds / duration_s)
         share = by_time if share is None else max(share, by_time)

@@ -153,10 +153,10 @@ class ObjectiveTest:
         least = _MAX_REQUESTS_OF_TAIL if min(slo.allowed for slo in self._slos) < _TAIL else _MAX_REQUESTS
         return max(least, _MAX_FACTOR * self.requests_to_pass)
 
-    def is_exhausted(self, count: int, visit: Visit) -> bool:
-        """Return whether a load that is not decided ends after so many requests."""
+    def most_requests(self, visit: Visit) -> int:
+        """Return the number of requests after which a visit ends that does not decide."""
         quick = max(_MIN_REQUESTS, _MAX_FACTOR * self.requests_to_pass)
-        return count >= (self.max_requests if visit == "last" else min(quick, self.max_requests))
+        return self.max_requests if visit == "last" else min(quick, self.max_requests)
 
     def decide(self, outcomes: Sequence[Outcome], visit: Visit = "test") -> Decision | None:
         """Return the decision; None if there are too few requests. The outcomes are in the order of their starts."""
@@ -272,8 +272,11 @@ class LoadResult(msgspec.Struct, frozen=True):
         return replace(self, requests_before=earlier.requests_before + earlier.requests, changed=changed)
 
     def _shares(self) -> list[tuple[float, float]]:
-        """Return bounds of the shares of misses. Requests that follow each other depend on each other; ten count as one."""
-        return [clopper_pearson(misses / 10, max(1, self.requests) / 10, _LAST_CONFIDENCE) for misses in self.misses]
+        """Return bounds of the shares of misses. Requests that overlap depend on each other; up to ten count as one."""
+        size = min(10, max(1, self.value))
+        return [
+            clopper_pearson(misses / size, max(1, self.requests) / size, _LAST_CONFIDENCE) for misses in self.misses
+        ]
 
 
 def _differ(a: tuple[float, float], b: tuple[float, float]) -> bool:
@@ -369,6 +372,8 @@ class CapacitySearch:
         ]
         low, high = self._interval(decided=True)
         limit = None
+        if low is not None and high is None:  # a search that was interrupted
+            high = min((load.value for load in loads if load.decision == "fail" and load.value > low), default=None)
         if low is not None:
             crossings = [
                 _crossing([load.value for load in loads], fit, slo.allowed)

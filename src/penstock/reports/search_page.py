@@ -53,7 +53,13 @@ def search_notes(search: SearchOutcome) -> Iterator[str]:
                 f"The {name} {load.value:g} {earlier} at first and {now} at its last visit: the server warmed up, or it has "
                 "two stable states, and which of them it is in depends on the load before."
             )
-    for value in () if limit is None else (limit.low, limit.high):
+    ends = () if limit is None else (limit.low, limit.high)
+    if short := [f"{load.value:g}" for load in search.result.loads if load.value in ends and not load.is_final]:
+        yield (
+            f"What was found at the {name} {' and '.join(short)} rests on a quick test of few requests, as the search ended "
+            "before its last visit."
+        )
+    for value in ends:
         verdict = None if value is None else search.certificates.get(value)
         if verdict not in (None, "VALID"):
             yield f"The certificate of the {name} {value:g}, which decided, is {verdict}: the client may have distorted it."

@@ -117,7 +117,8 @@ class PointRunner:
             None if point.alone else self._log(point, settings, data, phases[-1]) if begun is None else begun.logged
         )
         expected = expected_requests(phases, data.bodies, data.dataset.turns, settings.input.sampling)
-        self._observer.point_begins(point, phases, expected)
+        shown = expected if point.most_requests is None else [*expected[:-1], point.most_requests]
+        self._observer.point_begins(point, phases, shown)
         for phase, load, requests in zip(phases, phase_loads(settings)[-len(phases) :], expected, strict=True):
             profiling = phase.kind == "profiling"
             only = point.rule or rule

@@ -53,6 +53,8 @@ class Point(msgspec.Struct, frozen=True):
     """Name of its profiling phase."""
     rule: SearchRule | None = None
     """Decides when the next point may begin. Its artifacts are written after the last point."""
+    most_requests: int | None = None
+    """About how many requests it sends if its rule decides nothing, for the progress."""
     drain: bool = True
     """Wait until the requests of the point before have ended; without, that point sends until this one begins."""
     slots: SlotLimit | None = None

@@ -49,6 +49,9 @@ _POLL_NS = 50_000_000
 _MIN_SPAN_S, _MAX_SPAN_S = 2.0, 60.0
 _GROWING_SPANS = 5
 """A rate at which latencies grow has to pass for this many times the usual span."""
+_WARM_UP_NS = 4_000_000_000
+"""The lowest load fails only if its last visit is that long, and is visited again as long as it improves, because a server
+that has just started may be slow for seconds."""
 _MIN_LOOK = 8
 _LOOKS: dict[Visit, float] = {"first look": 0.1, "test": 0.1, "last": 0.25}
 """How far the number of requests grows until a load is judged again, at least by so many. Each look may be wrong."""
@@ -82,10 +85,12 @@ class _LoadRule:
         start: _Start,
         visit: Visit,
         span_s: float = 0.0,
+        fails_after_ns: int = 0,
     ) -> None:
         """`tail` reads the log for all loads of a search. A load passes only if the start times of the requests that are
-        judged cover `span_s`."""
+        judged cover `span_s`, and fails only if they cover `fails_after_ns`."""
         self._span_ns = round(span_s * 1e9)
+        self._fails_after_ns = fails_after_ns
         self._slos = slos
         self._value = value
         self._start = start
@@ -119,9 +124,10 @@ class _LoadRule:
             return False
         self._judge(everything=running.done)
         self._next_look = len(self._outcomes) + max(_MIN_LOOK, round(_LOOKS[self._visit] * len(self._judged)))
-        spans = 1 if self._visit == "last" else _GROWING_SPANS
-        exhausted = self._test.is_exhausted(len(self._judged), self._visit)
-        return self._decision is not None or (exhausted and self._covers_span(spans))
+        exhausted = len(self._judged) >= self._test.most_requests(self._visit)
+        if exhausted:
+            exhausted = self._covers_span(_spans(self._visit)) and self._span() >= self._fails_after_ns
+        return self._decision is not None or exhausted
 
     def result(self) -> LoadResult:
         """Return what was observed up to the decision."""
@@ -192,9 +198,15 @@ class _LoadRule:
         self._decision = self._test.decide(self._judged, self._visit) if self._judged else None
         if self._decision == "pass" and not self._covers_span(_GROWING_SPANS if self._span_ns and self._grows() else 1):
             self._decision = None
+        if self._decision == "fail" and not everything and self._span() < self._fails_after_ns:
+            self._decision = None
+
+    def _span(self) -> int:
+        """Return the time between the first and the last start of the requests that are judged."""
+        return self._judged[-1].start - self._judged[0].start
 
     def _covers_span(self, times: int) -> bool:
-        return self._judged[-1].start - self._judged[0].start >= times * self._span_ns
+        return self._span() >= times * self._span_ns
 
     def _grows(self) -> bool:
         """Return whether latencies grow with time, as they do in a queue that never ends."""
@@ -203,6 +215,11 @@ class _LoadRule:
         latencies = np.array([outcome.end - outcome.start for outcome in self._judged], np.float64)
         edges = np.linspace(0, len(latencies), _TREND_BATCHES + 1).astype(np.int64)
         return kendall(np.add.reduceat(latencies, edges[:-1]) / np.diff(edges)) > _TREND
+
+
+def _spans(visit: Visit) -> int:
+    """Return how many spans of time a rate takes that is not decided."""
+    return 1 if visit == "last" else _GROWING_SPANS
 
 
 def _met(record: Record, values: dict[str, float] | None, slos: tuple[Slo, ...]) -> tuple[bool, ...] | None:
@@ -248,8 +265,12 @@ class Search:
         tail = LogTail(os.path.join(self._folder, LOG_FOLDER))
         while (value := self._search.next()) is not None:
             start = self._start(value, before, latency_s, sends=sends)
-            rule = _LoadRule(tail, self._test, self._slos, value, start, self._search.visit(value), self._span_s)
-            result = yield self._point(value, before, start, rule)
+            visit = self._search.visit(value)
+            patience = _WARM_UP_NS if visit == "last" and value == self._range[0] else 0
+            rule = _LoadRule(tail, self._test, self._slos, value, start, visit, self._span_s, patience)
+            result = yield replace(
+                self._point(value, before, start, rule), most_requests=self._most_requests(value, visit, latency_s)
+            )
             assert result.facts is not None
             if before is None and not result.from_log:
                 rule.check_measured()
@@ -292,6 +313,13 @@ class Search:
             drain=not start.continues,
             slots=slots,
         )
+
+    def _most_requests(self, value: float, visit: Visit, latency_s: float) -> int:
+        """Return about how many requests a visit takes that does not decide, with those that are not judged."""
+        most, in_flight = self._test.most_requests(visit), value
+        if not self._closed_loop:
+            most, in_flight = max(most, round(_spans(visit) * self._span_s * value)), value * latency_s
+        return most + round(2 * in_flight)
 
     def _at(self, value: float) -> Settings:
         load = self._settings.load
