@@ -46,4 +46,5 @@ def test_restart_of_the_server_does_not_use_up_the_requests(program: Program, tu
     failed = outcome.summary["error_request_count"]["avg"]
     assert 0 < failed < 60
     assert outcome.summary["certificate"]["figures"]["refusals_waited_s"] > 0
-    assert "before they sent to a server again that had refused connections." in " ".join(outcome.out.split())
+    notes = " ".join(outcome.text("profile_export_console.txt").split())
+    assert "before they sent to a server again that had refused connections." in notes

@@ -52,10 +52,8 @@ def _three_digits(rate: float) -> str:
 
 def find_overload(due: Values, ends: Values) -> Overload | None:
     """Return the overload up to the last request; None if the server keeps up, or if there are too few requests. The requests
-    are in any order, and times are in ns."""
-    order = np.argsort(due, kind="stable")
-    due, latencies = due[order], (ends - due)[order]
-    edges = window(float(due[0]), float(due[-1]), latencies[:EARLY])
+    are in the order of their starts, and times are in ns."""
+    edges = window(float(due.min()), float(due.max()), ends[:EARLY] - due[:EARLY])
     if edges is None or len(due) < _MIN_REQUESTS:
         return None
     arrived, ended = (np.searchsorted(np.sort(times), edges, side="right") for times in (due, ends))
