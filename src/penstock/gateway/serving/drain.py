@@ -8,6 +8,7 @@ it was received. So the worker keeps its idle connections open for a notice peri
 from __future__ import annotations
 
 import asyncio
+from math import inf
 
 from penstock.gateway.inbound.connection import CallerServer
 from penstock.gateway.serving.app import App
@@ -19,52 +20,22 @@ FLUSH_S = 0.5
 """How long a caller may take to read the end of its reply when the drain time is over."""
 
 
-class Drain:
-    """Ends a worker: `start` after a signal, then wait for `ended`."""
-
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, app: App, callers: CallerServer, listening: asyncio.Server
-    ) -> None:
-        self._loop = loop
-        self._app = app
-        self._callers = callers
-        self._listening = listening
-        self._started_at: float | None = None
-        self._cut_off_at: float | None = None
-        self.ended: asyncio.Future[None] = loop.create_future()
-
-    def start(self) -> None:
-        if self._started_at is not None:
-            return
-        self._started_at = self._loop.time()
-        self._listening.close()  # the main process and the next worker still listen
-        self._app.common_headers.draining = True
-        self._loop.call_later(self._app.config.listen.drain_s, self.cut_off)
-        self._check()
-
-    def cut_off(self) -> None:
-        """End all requests that are left; each writes its entry."""
-        self.start()
-        if self._cut_off_at is None:
-            self._cut_off_at = self._loop.time()
-            self._app.cut_off()
-
-    def _check(self) -> None:
-        """Close the connections without a request, and end if there are no others."""
-        if self.ended.done():
-            return
-        now = self._loop.time()
-        assert self._started_at is not None
-        notice_is_over = now >= self._started_at + NOTICE_S or self._cut_off_at is not None
-        flush_is_over = self._cut_off_at is not None and now >= self._cut_off_at + FLUSH_S
-        for connection in self._callers.callers:
+async def drain(app: App, callers: CallerServer, cut_off: asyncio.Event) -> None:
+    """Wait until no connection is left. After `drain_s`, or when `cut_off` is set, end all requests; each writes its entry."""
+    now = asyncio.get_running_loop().time
+    app.common_headers.draining = True
+    notice_ends, drain_ends, flush_ends = now() + NOTICE_S, now() + app.config.listen.drain_s, inf
+    while True:
+        if flush_ends == inf and (cut_off.is_set() or now() >= drain_ends):
+            app.cut_off()
+            notice_ends, flush_ends = now(), now() + FLUSH_S
+        for connection in callers.callers:
             if connection.is_busy:
                 continue
-            if flush_is_over:
+            if now() >= flush_ends:
                 connection.abort()
-            elif notice_is_over:
+            elif now() >= notice_ends:
                 connection.force_close()
-        if not self._callers.connections and not self._app.requests:
-            self.ended.set_result(None)
-        else:
-            self._loop.call_later(CHECK_S, self._check)
+        if not callers.connections and not app.requests:
+            return
+        await asyncio.sleep(CHECK_S)

@@ -22,7 +22,7 @@ from penstock.gateway.limits import SharedTable, open_limiter
 from penstock.gateway.observe.recorder import Recorder
 from penstock.gateway.operator_log import set_worker_number
 from penstock.gateway.serving.app import App
-from penstock.gateway.serving.drain import Drain
+from penstock.gateway.serving.drain import drain
 from penstock.gateway.serving.listeners import BACKLOG
 from penstock.gateway.serving.runtime import STACK_SIGNAL, Runtime
 from penstock.gateway.serving.tls import server_context
@@ -68,18 +68,24 @@ async def _serve(app: App, listener: int) -> None:
         backlog=BACKLOG,
         ssl=server_context(app.config.listen),
     )
-    drain = Drain(loop, app, callers, listening)
+    stop, cut_off = asyncio.Event(), asyncio.Event()
 
     def retire() -> None:
         app.replaced = True
-        drain.start()
+        stop.set()
 
-    loop.add_signal_handler(signal.SIGTERM, drain.start)
+    def end() -> None:
+        cut_off.set()
+        stop.set()
+
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
     loop.add_signal_handler(signal.SIGUSR2, retire)
-    loop.add_signal_handler(CUT_OFF, drain.cut_off)
+    loop.add_signal_handler(CUT_OFF, end)
     on_closed_stdin(loop, lambda: os.kill(os.getpid(), signal.SIGTERM))  # the main process has ended
     app.start(loop)
-    await drain.ended
+    await stop.wait()
+    listening.close()  # the main process and the next worker still listen
+    await drain(app, callers, cut_off)
     await app.limiter.close()
 
 
