@@ -88,7 +88,7 @@ def test_worker_that_cannot_load_new_resources_is_reported_and_retries(
     reloader: Reloader, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A key that was revoked must not stay valid in one of the workers."""
-    monkeypatch.setattr("penstock.gateway.serving.app.FIRST_LOAD_RETRY_S", 0.5)
+    monkeypatch.setattr("penstock.gateway.serving.app.LOAD_RETRY_S", 0.5)
 
     def worker() -> dict[str, Any]:
         (state,) = reloader.status()["workers"]  # type: ignore[misc]

@@ -29,13 +29,8 @@ def load_config(path: str | None, environment: Mapping[str, str] | None = None) 
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise UserError(f"The configuration {path} cannot be read: {reason}.") from None
-    folder = os.path.dirname(os.path.abspath(path))
-    return parse_config(data, os.environ if environment is None else environment, folder=folder, source=path)
-
-
-def parse_config(data: bytes, environment: Mapping[str, str], *, folder: str, source: str) -> GatewayConfig:
     errors = ConfigErrors()
-    tree = read_tree(data, environment, errors)
+    tree = read_tree(data, os.environ if environment is None else environment, errors)
     config = GatewayConfig()
     if isinstance(tree, dict):
         config = _section(GatewayConfig, tree, "", errors)
@@ -43,8 +38,8 @@ def parse_config(data: bytes, environment: Mapping[str, str], *, folder: str, so
     elif tree is not None and tree is not INVALID:
         errors.add("", "the file must be a mapping of settings")
     if errors:
-        raise UserError(f"The configuration {source} cannot be used: {'; '.join(errors.lines())}.")
-    return _resolve(config, folder)
+        raise UserError(f"The configuration {path} cannot be used: {'; '.join(errors.lines())}.")
+    return _resolve(config, os.path.dirname(os.path.abspath(path)))
 
 
 def _section(type_: type[_T], mapping: dict[str, Any], section: str, errors: ConfigErrors) -> _T:

@@ -33,8 +33,8 @@ from penstock.gateway.upstream.routing import RoundRobin
 
 TICK_S = 0.1
 RESET_CHECK_TICKS, SWEEP_TICKS = 10, 50
-FIRST_LOAD_RETRY_S, LAST_LOAD_RETRY_S = 0.5, 10.0
-"""Delays between attempts to load resources after a failure."""
+LOAD_RETRY_S = 1.0
+"""Time between attempts to load resources after a failure."""
 RECEIVE_S = 120.0
 """How long the body of a request may take to arrive."""
 _MAX_ID_CHARS = 256
@@ -70,7 +70,6 @@ class App:
         self._generation = b""
         """The generation that was loaded last, or whose load was tried last."""
         self._failed_generation = 0
-        self._load_delay_s = 0.0
         self._next_load = 0.0
         self._ticks = 0
         self._next_tick = 0.0
@@ -219,15 +218,13 @@ class App:
         generation = self.runtime.state.generation
         if generation != self._failed_generation:
             self._failed_generation = generation
-            self._load_delay_s = FIRST_LOAD_RETRY_S
             # The main process has validated the resources, so this is a bug, or memory is short.
             log_operator_message(
                 f"internal error: worker {self.worker} cannot load the new resources (generation {generation}) and "
                 f"retries: {type(error).__name__}",
                 "error",
             )
-        self._next_load = monotonic() + self._load_delay_s
-        self._load_delay_s = min(2 * self._load_delay_s, LAST_LOAD_RETRY_S)
+        self._next_load = monotonic() + LOAD_RETRY_S
         self._report()
 
     def _tick(self) -> None:

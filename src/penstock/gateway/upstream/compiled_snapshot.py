@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.gateway.dialects.base import Dialect
-from penstock.gateway.guardrails.policies import ContentPolicies
+from penstock.gateway.guardrails import ContentPolicies
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.resources.config import GatewayConfig
 from penstock.gateway.resources.snapshot import Model, Snapshot
