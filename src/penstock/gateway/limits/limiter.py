@@ -7,22 +7,21 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.gateway.limits.counter_table import SharedTable
-from penstock.gateway.limits.request_limits import RequestLimits, RequestLimitsCache
+from penstock.gateway.limits.request_limits import ConcurrencyLimit, RequestLimits, RequestLimitsCache, WindowLimit
 from penstock.gateway.resources.snapshot import CallerKey, Model, Policy
 
 
 class Reservation:
     """What an admitted request holds until it is settled.
 
-    `charges` are the token windows it is charged to and `slots` the concurrency limits it occupies a slot of, in the form
-    of the limiter that created the reservation.
+    `charges` are the token windows it is charged to and `slots` the concurrency limits it occupies a slot of.
     """
 
     def __init__(
         self,
         headers: tuple[tuple[str, str], ...] = (),
-        charges: tuple[tuple[object, int, int], ...] = (),
-        slots: tuple[object, ...] = (),
+        charges: tuple[tuple[WindowLimit, int, int], ...] = (),
+        slots: tuple[ConcurrencyLimit, ...] = (),
         owner: object = None,
         id_: bytes = b"",
     ) -> None:

@@ -73,7 +73,6 @@ class LocalLimiter(Limiter):
         table.lock()
         try:
             for window, tick, reserved in reservation.charges:
-                assert isinstance(window, WindowLimit)
                 change = tokens - reserved
                 if not change:
                     continue
@@ -85,7 +84,6 @@ class LocalLimiter(Limiter):
                 counter = offset + RING + (tick if change < 0 else current) % TICKS
                 words[counter] = max(0, words[counter] + change)
             for limit in reservation.slots:
-                assert isinstance(limit, ConcurrencyLimit)
                 offset = self._slots(limit, now_us)
                 if offset >= 0:
                     table.occupy(offset, -1)

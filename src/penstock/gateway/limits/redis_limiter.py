@@ -28,7 +28,7 @@ from redis.exceptions import RedisError
 from penstock.gateway.limits import scripts
 from penstock.gateway.limits.limiter import Limiter, Reservation
 from penstock.gateway.limits.local_limiter import LocalLimiter
-from penstock.gateway.limits.request_limits import ConcurrencyLimit, RequestLimits, WindowLimit
+from penstock.gateway.limits.request_limits import RequestLimits
 from penstock.gateway.operator_log import log_operator_message
 
 _TIMEOUT_S: Final = 0.5
@@ -36,7 +36,6 @@ _TIMEOUT_S: Final = 0.5
 _PROBE_S: Final = 1.0
 _HEARTBEAT_S: Final = 5.0
 _MAX_CONFIRMED: Final = 64
-# one hash tag, so that a cluster keeps all counters of a request on one node
 _PREFIX: Final = b"penstock:{limits}:"
 _OWNERS: Final = _PREFIX + b"owners"
 _REDIS_ERRORS: Final = (RedisError, OSError, asyncio.TimeoutError)
@@ -112,8 +111,7 @@ class RedisLimiter(Limiter):
         id_ = b"%b:%x" % (self._id_prefix, next(self._ids))
         keys = [
             id_,
-            *(_window_key(window) for window in limits.windows),
-            *(_concurrency_key(limit) for limit in limits.concurrency),
+            *(limit.redis_key for limit in (*limits.windows, *limits.concurrency)),
         ]
         amounts = [window.amount(tokens) for window in limits.windows]
         arguments: list[Any] = ["", owner, len(amounts)]
@@ -135,7 +133,7 @@ class RedisLimiter(Limiter):
         if not reply[0]:
             raise limits.refusal(states, [reply[index + 3] for index in range(1, 4 * len(amounts), 4)], free)
         for limit in limits.concurrency:
-            self._held[_concurrency_key(limit)] += 1
+            self._held[limit.redis_key] += 1
         if limits.concurrency and not self._heartbeat_running:
             self._heartbeat_running = True
             self._spawn(self._heartbeat(), self._background)
@@ -152,15 +150,12 @@ class RedisLimiter(Limiter):
         keys: list[bytes] = [reservation.id]
         arguments: list[Any] = ["", owner, len(reservation.charges), 1]
         for window, tick, reserved in reservation.charges:
-            assert isinstance(window, WindowLimit)
-            keys.append(_window_key(window))
+            keys.append(window.redis_key)
             arguments += (tick, reserved, tokens, window.width)
         for limit in reservation.slots:
-            assert isinstance(limit, ConcurrencyLimit)
-            key = _concurrency_key(limit)
-            keys.append(key)
+            keys.append(limit.redis_key)
             if owner == self._owner:
-                self._held[key] -= 1
+                self._held[limit.redis_key] -= 1
         if not self.degraded:
             try:
                 await self._settle_script(keys=keys, args=arguments)
@@ -234,14 +229,6 @@ class RedisLimiter(Limiter):
         tasks.add(task)
         task.add_done_callback(tasks.discard)
         return task
-
-
-def _window_key(window: WindowLimit) -> bytes:
-    return _PREFIX + b"w:" + window.key.hex().encode()
-
-
-def _concurrency_key(limit: ConcurrencyLimit) -> bytes:
-    return _PREFIX + b"s:" + limit.key.hex().encode()
 
 
 def _redact_url(url: str) -> str:

@@ -46,17 +46,24 @@ def bucket_key(*parts: str) -> bytes:
 class Bucket:
     """What a limit is counted in. `offset` is that of its record in the local table at the last access, or -1."""
 
+    kind: str
+    """The part of the key in Redis that tells windows from slots."""
+
     def __init__(self, layer: Layer, limit: int, *name: str) -> None:
         self.layer = layer
         self.limit = limit
         self.key = bucket_key(*name)
         self.low = int.from_bytes(self.key[:8], "little")
         self.high = int.from_bytes(self.key[8:], "little")
+        self.redis_key = f"penstock:{{limits}}:{self.kind}:{self.key.hex()}".encode()
+        """With one hash tag, so that a cluster keeps all counters of a request on one node."""
         self.offset = -1
 
 
 class WindowLimit(Bucket):
     """A limit on requests or tokens per time window."""
+
+    kind = "w"
 
     def __init__(self, layer: Layer, owner: str, unit: Literal["requests", "tokens"], per: str, limit: int) -> None:
         super().__init__(layer, limit, owner, unit, per)
@@ -75,6 +82,8 @@ class WindowLimit(Bucket):
 
 class ConcurrencyLimit(Bucket):
     """A limit on concurrent requests."""
+
+    kind = "s"
 
     def __init__(self, layer: Layer, owner: str, limit: int) -> None:
         super().__init__(layer, limit, owner, "concurrency")
