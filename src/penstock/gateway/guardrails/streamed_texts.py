@@ -1,7 +1,11 @@
 """Incremental search of the growing texts of a stream, for guardrails that enforce.
 
 A text whose normalised form differs is searched in both forms, and it is decided where both are (see `incremental_search`). The
-end of a text that another may continue without a gap is also searched together with that one (see `incremental_search`).
+end of a text that another may continue without a gap is also searched together with that one.
+
+A reader sees some texts without a gap: the parts of a message, and consecutive messages. A match may begin in one of them and
+end in the next. So the end of a text that is not decided is held until the next text has decided it, or until nothing can
+continue it any more.
 
 Some texts are held to their end and searched whole: tool arguments, and any text from its first JSON escape, `data:text/…`
 URL or invisible tag character on.
@@ -10,21 +14,14 @@ URL or invisible tag character on.
 from __future__ import annotations
 
 import re
+import sys
 from collections import deque
 
 from penstock.gateway.dialects.event_texts import BREAK, EventTexts
 from penstock.gateway.dialects.field_map import FREE, Kind
 from penstock.gateway.dialects.texts import DELTA, Address
 from penstock.gateway.guardrails.chain import Rule
-from penstock.gateway.guardrails.incremental_search import (
-    NOT_HELD,
-    IncrementalSearch,
-    JoinedSearch,
-    JoinedTexts,
-    Mask,
-    NormalisedSearch,
-    StreamSearch,
-)
+from penstock.gateway.guardrails.incremental_search import IncrementalSearch, Mask, NormalisedSearch, StreamSearch
 from penstock.gateway.guardrails.inspection import Blocked
 from penstock.gateway.guardrails.masking import Masking
 from penstock.gateway.guardrails.normalise import is_plain, normalise
@@ -33,6 +30,8 @@ from penstock.gateway.surrogates import join_surrogates
 
 _HELD_FROM = re.compile(rf"\\(?:u(?:[0-9a-fA-F]{{4}}|[0-9a-fA-F]{{0,3}}\Z)|\Z)|(?i:data:text/)|{TAGS.pattern}")
 """An escape that spells a letter, also if it is incomplete, a data URL, or tag characters."""
+NOT_HELD = sys.maxsize
+_SOURCE = DELTA + " joined"
 _ESCAPE_LENGTH = len("\\u0000")
 _DATA_URL_START = len("data:text/")
 _MAX_TEXTS = 4096
@@ -197,6 +196,88 @@ class StreamedText:
             self._add_mask(*view.source_span(first, last), rule, token)
         raw.skip(text)
         self._normal = None
+
+
+class JoinedSearch:
+    """The search for matches that begin at the end of a text and end in a later one, in both forms.
+
+    Such a match cannot be masked, because the events that end the texts repeat its parts, so it is blocked.
+    """
+
+    def __init__(self, shared: StreamSearch, tail: str) -> None:
+        self._held: list[StreamedText] = []
+        self._raw, self._normal = IncrementalSearch(shared, _SOURCE), IncrementalSearch(shared, _SOURCE)
+        self._raw.begin_after(tail)
+        self._normal.begin_after(normalise(tail))
+
+    @property
+    def active(self) -> bool:
+        return bool(self._held)
+
+    def hold(self, text: StreamedText, held_from: int) -> None:
+        """Hold the end of a text, whose pieces have been added, if later text decides it."""
+        self._raw.add_border()
+        self._normal.add_border()
+        text.held_from = held_from
+        self._held.append(text)
+        self._release()
+
+    def add(self, piece: str) -> None:
+        self._raw.add(piece)
+        self._normal.add(normalise(piece))
+        self._release()
+
+    def end(self) -> None:
+        """Search the texts as complete, and release them."""
+        if self._held:
+            self._raw.finish()
+            self._normal.finish()
+            self._release()
+
+    def _release(self) -> None:
+        pending = max(self._raw.undecided_borders, self._normal.undecided_borders)
+        while len(self._held) > pending:
+            self._held.pop(0).held_from = NOT_HELD
+
+
+class JoinedTexts:
+    """A group of texts, in the order in which they began."""
+
+    def __init__(self, shared: StreamSearch) -> None:
+        self._shared = shared
+        self._last: StreamedText | None = None
+        self._extended = False
+        """True if the end of the last text is searched together with what follows."""
+        self._search: JoinedSearch | None = None
+
+    def begin(self, text: StreamedText) -> JoinedSearch | None:
+        """Begin the next text. Return the search to which its pieces must be added, if there is one."""
+        if self._last is not None:
+            self.extend(self._last)
+        self._last = text
+        self._extended = False
+        return self._search
+
+    def extend(self, text: StreamedText) -> None:
+        """Hold the end of the last text for a match that the next one may complete."""
+        if text is not self._last or self._extended:
+            return
+        self._extended = True
+        if self._search is not None and self._search.active:
+            self._search.hold(text, 0)
+            return
+        self._search = None
+        if text.decided < text.end:
+            search = JoinedSearch(self._shared, text.tail)
+            search.hold(text, text.decided)
+            if search.active:
+                self._search = search
+
+    def end(self) -> None:
+        """Search and release what is held: nothing continues these texts."""
+        self._last = None
+        if self._search is not None:
+            self._search.end()
 
 
 class StreamedTexts:

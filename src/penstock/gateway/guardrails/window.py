@@ -6,7 +6,7 @@ an HTTP error and not the end of a started stream. The held text and bytes are b
 released when they alone reach the bound.
 
 The end of a text may be the beginning of a match that the next part of the message completes. It is held until that part,
-or the next item, has begun (see `incremental_search`).
+or the next item, has begun (see `streamed_texts`).
 
 When a chat switches away from a field whose end is undecided, later events do not wait for it: the undecided piece is
 removed from its event and detached as an event of its own, which is released when the field continues or ends.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -55,16 +55,6 @@ FoundRow = tuple[str, str, float, str]
 """Key id, account, Unix time, alias."""
 
 
-class IdDatabase(Protocol):
-    """A table of response ids that several processes share."""
-
-    def add(self, logs: Callable[[], Iterable[bytes]], expire_before: float) -> None:
-        """Add the lines of logs and delete expired ids in one transaction. `logs` yields them in pieces; it is called when no
-        other process can add any."""
-
-    def find(self, response_id: str) -> FoundRow | None: ...
-
-
 class SqliteIds:
     """The ids in a SQLite file. It is opened for each call, because most workers need it rarely.
 
@@ -77,6 +67,8 @@ class SqliteIds:
         self._timeout_s = timeout_s
 
     def add(self, logs: Callable[[], Iterable[bytes]], expire_before: float) -> None:
+        """Add the lines of logs and delete expired ids in one transaction. `logs` yields them in pieces; it is called when no
+        other process can add any."""
         import sqlite3
 
         with self._open() as database:
@@ -199,6 +191,9 @@ class PostgresIds:
 def _stored_id(response_id: str) -> str:
     """Return an id as PostgreSQL stores it: its texts cannot contain NUL."""
     return response_id.replace("\0", "\ufffd")
+
+
+IdDatabase = SqliteIds | PostgresIds
 
 
 def check_id_url(url: str | None) -> None:
