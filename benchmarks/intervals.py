@@ -27,7 +27,7 @@ _LIMIT_S = 10.0
 _BATCH = 1_024
 
 
-def _records(count: int) -> list[Record]:
+def records_of(count: int) -> list[Record]:
     """Return requests with correlated latencies."""
     rng = np.random.default_rng(1)
     noise = rng.standard_normal(count) * 0.3
@@ -66,7 +66,7 @@ def _records(count: int) -> list[Record]:
 
 def main(count: int = 1_000_000) -> bool:
     part = min(count, 50_000)
-    records = _records(part)
+    records = records_of(part)
     counts = TokenCounts(input=10, output=3)
     with Scratch(tempfile.gettempdir()) as scratch:
         stats = PhaseStats(scratch, with_series=True)

@@ -4,7 +4,7 @@ python -m benchmarks.search              three seeds for each parameter
 python -m benchmarks.search 10           more seeds
 
 A search takes about 45 s, because the mock processes 12 or 25 requests per second, and a quarter of a core. Two for each core
-run at the same time.
+run at the same time. A line more says how much processor time it takes to judge the requests of a load that stays undecided.
 """
 
 from __future__ import annotations
@@ -13,12 +13,22 @@ import json
 import math
 import os
 import sys
+import tempfile
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 from benchmarks.far_end import line, profile
+from benchmarks.intervals import records_of
+from penstock.metrics.capacity import ObjectiveTest, parse_slo
+from penstock.records.log import LogWriter
+from penstock.records.worker_report import WorkerReport
+from penstock.runs import search
+from penstock.runs.log_tail import LogTail
+from penstock.workers.messages import Progress
 
 _RANGE = 4, 64
 _TOKENS = 11
@@ -91,11 +101,46 @@ def _judge(case: _Case, searches: Sequence[_Found]) -> bool:
     return passed
 
 
+def _judging_s(count: int) -> float:
+    """Return the processor time for each request of a load that stays undecided for so many requests."""
+    slos = (parse_slo("p90 time_to_first_token<92"),)
+    spent = 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        log = LogWriter(folder, 0)
+        test = ObjectiveTest(slos, 2 * count, open_loop=True)
+        rule = search.LoadRule(LogTail(folder), test, slos, 100, search.Start(False), "last")
+        for number, record in enumerate(records_of(count), 1):
+            log.record(record)
+            if number % 100 == 0:
+                log.flush()
+                workers = [Progress(ended=number, oldest=record.start, report=WorkerReport(0))]
+                running: Any = SimpleNamespace(index=0, done=False, progress=SimpleNamespace(workers=workers))
+                begin = time.process_time()
+                rule.is_met(running)
+                spent += time.process_time() - begin
+        log.close()
+    return spent / count
+
+
+def _judge_cost() -> bool:
+    search.POLL_NS = 0  # the requests come faster than in a real run
+    few, many = _judging_s(5_000), _judging_s(25_000)
+    line(
+        "processor time to judge a request of an undecided load",
+        f"{1e6 * many:.0f} µs at 25,000",
+        f"{1e6 * few:.0f} µs at 5,000",
+        f"{many / few:.2f}, at most 1.5",
+        many <= 1.5 * few,
+    )
+    return many <= 1.5 * few
+
+
 def main(seeds: int = 3) -> bool:
+    cheap = _judge_cost()
     with ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as pool:
         runs = {case: [pool.submit(_search, case, seed) for seed in range(seeds)] for case in _CASES}
         results = [_judge(case, [each.result() for each in searches]) for case, searches in runs.items()]
-    return all(results)
+    return cheap and all(results)
 
 
 if __name__ == "__main__":

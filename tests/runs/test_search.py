@@ -135,7 +135,7 @@ def find(folder: Path, seed: int, *flags: object, warm_up_s: float = 0.0) -> tup
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_module, "_POLL_NS", 0)
+    monkeypatch.setattr(search_module, "POLL_NS", 0)
 
 
 LOWEST, HIGHEST = 4, 256
@@ -225,7 +225,7 @@ def test_requests_before_those_of_the_last_level_have_ended_are_not_judged(tmp_p
 def level_rule(log: Path, objective: str, load: float, visit: Any) -> Any:
     slos = (parse_slo(objective),)
     tail = LogTail(str(log))
-    return search_module._LoadRule(tail, ObjectiveTest(slos), slos, load, search_module._Start(False), visit)
+    return search_module.LoadRule(tail, ObjectiveTest(slos), slos, load, search_module.Start(False), visit)
 
 
 RUNNING: Any = SimpleNamespace(index=0, done=True, progress=SimpleNamespace(workers=()))

@@ -45,7 +45,7 @@ from penstock.settings.schema import ExperimentSettings, Settings
 from penstock.workers.messages import Progress
 
 SEARCH_FILE = "profile_export_penstock_search.json"
-_POLL_NS = 50_000_000
+POLL_NS = 50_000_000
 _MIN_SPAN_S, _MAX_SPAN_S = 2.0, 60.0
 _GROWING_SPANS = 5
 """A rate at which latencies grow has to pass for this many times the usual span."""
@@ -60,7 +60,7 @@ _TREND = 0.6
 """Kendall's rank correlation of latencies with time above which they grow."""
 
 
-class _Start(NamedTuple):
+class Start(NamedTuple):
     """How a load begins."""
 
     continues: bool
@@ -71,7 +71,7 @@ class _Start(NamedTuple):
     """Requests at the start of the load that are not judged, because the server was empty."""
 
 
-class _LoadRule:
+class LoadRule:
     """Ends a load when its test has decided, or when its requests do not suffice."""
 
     kind = SEARCH_LOAD
@@ -82,7 +82,7 @@ class _LoadRule:
         test: ObjectiveTest,
         slos: tuple[Slo, ...],
         value: float,
-        start: _Start,
+        start: Start,
         visit: Visit,
         span_s: float = 0.0,
         fails_after_ns: int = 0,
@@ -116,7 +116,7 @@ class _LoadRule:
     def is_met(self, running: RunningPhase) -> bool:
         self._phase = running.index
         now = monotonic_ns()
-        if now - self._polled < _POLL_NS and not running.done:
+        if now - self._polled < POLL_NS and not running.done:
             return False
         self._polled = now
         self._read(running.progress.workers)
@@ -267,7 +267,7 @@ class Search:
             start = self._start(value, before, latency_s, sends=sends)
             visit = self._search.visit(value)
             patience = _WARM_UP_NS if visit == "last" and value == self._range[0] else 0
-            rule = _LoadRule(tail, self._test, self._slos, value, start, visit, self._span_s, patience)
+            rule = LoadRule(tail, self._test, self._slos, value, start, visit, self._span_s, patience)
             result = yield replace(
                 self._point(value, before, start, rule), most_requests=self._most_requests(value, visit, latency_s)
             )
@@ -281,17 +281,17 @@ class Search:
             latency_s = min(latency_s or math.inf, result.facts["latency_s"])
             sends = not result.from_log
 
-    def _start(self, value: float, before: LoadResult | None, latency_s: float, *, sends: bool) -> _Start:
+    def _start(self, value: float, before: LoadResult | None, latency_s: float, *, sends: bool) -> Start:
         """Return how a load begins. `sends` says whether requests of the load before can be in flight."""
         if self._closed_loop:
-            return _Start(True, latency_s) if sends else _Start(False, settle=int(value))
+            return Start(True, latency_s) if sends else Start(False, settle=int(value))
         # The queue of a rate that was too high would be judged at the next rate: it shrinks as slowly as the rate is close to
         # the capacity, while a server without new requests empties it at its full speed.
         if before is None or not sends or not self._search.passes(before):
-            return _Start(False, settle=round(value * latency_s))
-        return _Start(True)
+            return Start(False, settle=round(value * latency_s))
+        return Start(True)
 
-    def _point(self, value: float, before: LoadResult | None, start: _Start, rule: _LoadRule) -> Point:
+    def _point(self, value: float, before: LoadResult | None, start: Start, rule: LoadRule) -> Point:
         number, self._number = self._number, self._number + 1
         parameters: dict[str, int | float | str] = {self._parameter: int(value) if self._closed_loop else value}
         label = variation_label(parameters)
