@@ -239,6 +239,15 @@ def test_flag_holds_for_all_scenarios_unless_they_vary_it() -> None:
         points(SCENARIOS, "--isl", "6")
 
 
+def test_flag_for_what_only_some_scenarios_set_is_refused() -> None:
+    text = "sweep: {type: scenarios, runs: [{name: a}, {name: b, benchmark: {dataset: {isl: 8}}}]}\nbenchmark: {model: m}\n"
+    assert [settings.input.input_tokens_mean for _, settings in points(text)] == [550, 8]
+    with pytest.raises(
+        UserError, match=r"--isl sets what the sweep of run\.yaml:1 sweep\.runs\[1\]\.benchmark\.dataset\.isl"
+    ):
+        points(text, "--isl", "6")
+
+
 def test_expanded_scenarios_are_read_again_as_the_same() -> None:
     parsed = arguments(SCENARIOS)
     found = read_points(parsed).points

@@ -47,8 +47,6 @@ _PAIRS = ("endpoint.headers", "endpoint.extra")
 _CLOSED_LOOP = "concurrency_burst"
 """The arrival pattern of a warmup without a rate."""
 _TEMPLATE_FIELDS = {"body": "payload_template", "response_field": "response_field"}
-
-
 _IDLE_RAMPS = (
     ("load.concurrency_ramp_s", ("load.concurrency",)),
     ("load.prefill_ramp_s", ("load.prefill_concurrency",)),
@@ -77,13 +75,11 @@ def overlay(parsed: ParsedArguments) -> ParsedArguments:
     flags = dict(parsed.values)
     file = read_config(flags["config_file"], os.environ)
     spellings = file.spellings | parsed.spellings
-    for target in flags:
-        if target not in _PAIRS and any(
-            file.values.get(target) != variant.values.get(target) for variant in file.variants
-        ):
-            raise UserError(
-                f"{parsed.spellings[target]} sets what the sweep of {file.spellings[target]} varies; leave it out."
-            )
+    for target in flags.keys() - set(_PAIRS):
+        for variant in file.variants:
+            if file.values.get(target) != variant.values.get(target):
+                name = variant.spellings.get(target) or file.spellings[target]
+                raise UserError(f"{parsed.spellings[target]} sets what the sweep of {name} varies; leave it out.")
     values = _overridden(file.values, flags)
     notes = [*file.notes, *_remove_idle_keys(values, spellings)]
     variants = []
