@@ -148,6 +148,15 @@ def test_requests_that_were_cut_off_bound_the_percentiles(tmp_path):
     assert "3 requests had not ended when the run was cut off." in run.read("profile_export_console.txt")
 
 
+def test_run_that_was_cut_off_before_a_reply_has_no_bounds_to_tell(tmp_path):
+    cut = {"cancelled": True, "stamps": [], "pieces": [], "first_output": None, "outputs": [""], "finish": []}
+    text = report_run(tmp_path, [make_record(number=i, at=20 * i, **cut) for i in range(3)]).read(
+        "profile_export_console.txt"
+    )
+    assert "3 requests had not ended when the run was cut off.\n" in text
+    assert "With them" not in text
+
+
 def test_clean_run_has_no_notes(tmp_path):
     text = report_run(tmp_path, [make_record(issued=0)]).read("profile_export_console.txt")
     assert "Notes" not in text

@@ -96,6 +96,8 @@ def test_every_flag_reaches_its_setting(prompts: str, tmp_path: Path) -> None:
     assert (output.folder, output.prefix, output.export_level) == (str(tmp_path / "out"), "foo", "records")
     assert (output.http_trace, output.show_http, output.ui, output.verbose) == (True, True, "none", True)
     assert (settings.workers_max, settings.require_valid, settings.max_error_rate) == (2, True, 0.1)
+    named = settings_for("-m", "m", "--require-valid", "Request_Latency", "time_to_first_token", "--streaming")
+    assert named.require_valid == ("request_latency", "time_to_first_token")
 
 
 def test_synthetic_lengths_and_counts() -> None:

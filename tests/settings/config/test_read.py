@@ -168,6 +168,11 @@ EQUIVALENT = {
         under("checks", "{requireValid: true, maxErrorRate: 0.1, assert: ['p99 request_latency<5']}"),
         "-m m --require-valid --max-error-rate 0.1 --assert 'p99 request_latency<5'",
     ),
+    "required metrics": (
+        under("checks", "{requireValid: [request_latency, time_to_first_token]}"),
+        "-m m --require-valid Request_Latency time_to_first_token",
+    ),
+    "verdict that is not required": (under("checks", "{requireValid: false}"), "-m m"),
     "artifacts": (
         under("artifacts", "{dir: out, prefix: p, summary: [json], records: false, showTraceTiming: true, raw: false}"),
         "-m m --artifact-dir out --profile-export-prefix p --export-level summary --show-trace-timing",
