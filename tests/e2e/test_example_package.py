@@ -98,7 +98,7 @@ def test_metric_of_the_package_is_in_every_report(run: Outcome) -> None:
     assert min(values) > 0
     assert run.summary["total_reply_words"] == {"unit": "words", "avg": sum(values)}
     assert run.csv["Reply Words (words)"]["max"] == f"{max(values):.2f}"
-    assert " Reply Words (words) │" in run.out
+    assert " Reply Words (words) " in run.out
 
 
 def test_format_of_the_package_is_found_by_name(extended: Program) -> None:

@@ -204,8 +204,8 @@ def test_new_metric_is_in_every_report(run: Outcome) -> None:
     assert run.csv["Reply Words (words)"]["max"] == f"{max(values):.2f}"
     assert run.csv["Total Reply Words (words)"] == {"Value": f"{sum(values):.2f}"}
     for text in (run.out, run.text("profile_export_console.txt")):
-        assert " Reply Words (words) │" in text
-        assert " Total Reply Words (words) │" in text
+        assert " Reply Words (words) " in text
+        assert " Total Reply Words (words) " in text
 
 
 def test_file_of_a_new_format_is_detected_and_sent(run: Outcome) -> None:

@@ -41,9 +41,6 @@ _DETAILS = (
     "total_token_throughput",
     "completed_request_count",
     "request_error_rate",
-    "cancelled_request_count",
-    "resent_request_count",
-    "redirect_count",
     *(f"adj_{tag}" for tag in ADJUSTED),
 )
 """Metrics of the main table that only the full tables show."""
@@ -143,10 +140,15 @@ def _files(summary: Summary, artifacts: Artifacts) -> Iterator[Text]:
     duration = summary.metrics.get("benchmark_duration")
     if duration is not None:
         yield Text.assemble(("Benchmark Duration: ", "bold"), f"{duration.avg:,.2f} {duration.unit}")
-    own_lines = {"JSON Export": artifacts.summary_json, "HTML Report": artifacts.paths.get("html")}
+    paths = artifacts.paths
+    own_lines = {
+        "JSON Export": artifacts.summary_json,
+        "Raw Records": paths.get("raw"),
+        "HTML Report": paths.get("html"),
+    }
     for name, path in own_lines.items():
         if path is not None:
             yield Text.assemble((f"{name}: ", "bold"), path)
-    others = (path for path in artifacts.paths.values() if path not in own_lines.values() and os.path.exists(path))
+    others = (path for path in paths.values() if path not in own_lines.values() and os.path.exists(path))
     names = ", ".join(os.path.basename(path) for path in others)
     yield Text.assemble(("Beside it: ", "bold"), names)
