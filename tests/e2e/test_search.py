@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from penstock.records.log import SEARCH_LOAD, RunLog
 from penstock.reports.report_html import read_page
-from support.programs import MockServer, Outcome, Program
+from support.programs import MockServer, Outcome, Program, wait_for
 
 SYNTHETIC = ("--tokenizer", "builtin", "--streaming", "--isl", 10)
 
@@ -75,6 +76,25 @@ def test_search_for_a_request_rate(program: Program, mock: Callable[..., MockSer
         summary = json.loads((done.folder / name / "profile_export_aiperf.json").read_text())
         assert summary["is_complete"]
         assert summary["request_count"]["avg"] >= 20
+
+
+def test_interrupted_search_reports_the_interval_so_far(program: Program, mock: Callable[..., MockServer]) -> None:
+    running = program.begin(
+        mock(ttft=20).url,
+        *(*SYNTHETIC, "--osl", 2, "--find-max", "concurrency", "--slo", "p50 time_to_first_token<60000"),
+        texts=None,
+    )
+    log = running.folder / "log"
+    wait_for(lambda: (log / "runner.log").exists() and len(list(RunLog(str(log)).decisions(SEARCH_LOAD))) > 1)
+    running.interrupt()
+    done = running.wait()
+    assert done.status == 130, done
+    limit = search_of(done)["limit"]
+    assert limit["low"] >= 2
+    assert limit["high"] is None
+    assert f"What was found at the concurrency {limit['low']:g} rests on a quick test of few requests" in " ".join(
+        done.out.split()
+    )
 
 
 def test_run_ends_at_its_target_precision(program: Program, mock: Callable[..., MockServer]) -> None:

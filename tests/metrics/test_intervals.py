@@ -13,6 +13,7 @@ from penstock.metrics.intervals import (
     beta_quantile,
     clopper_pearson,
     needed_for,
+    product_interval,
     rate_interval,
     regularised_beta,
     share_interval,
@@ -68,6 +69,9 @@ def test_throughput_of_requests_in_lockstep_has_a_narrow_interval() -> None:
     found = rate_interval(ends, None, InFlight(requests_in_flight(starts, ends)), (starts[0], starts[-1]))
     assert found.low <= 60 / runs.latencies.mean() <= found.high
     assert found.half_width < 0.03 * 60
+    latencies = Sample(runs.latencies[0], InFlight(requests_in_flight(starts, ends))).dependence
+    goodput = product_interval(found, share_interval(np.ones(600), None, latencies))
+    assert goodput.half_width < 0.06 * 60
 
 
 def test_bounds_of_a_percentile_are_equally_often_exceeded():
