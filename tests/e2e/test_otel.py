@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import penstock
 from penstock.records.log import LogWriter, RunLog, RunnerLog
 from penstock.runs import otel
 from penstock.runs.otel import GenAiMetrics, OtelExport
@@ -209,6 +210,12 @@ def test_unusable_receiver_is_a_note_that_shows_no_credentials(
     assert "Traceback" not in done.err
     assert "topsecret" not in done.out + done.err
     assert not any(b"topsecret" in path.read_bytes() for path in done.files())
+
+
+def test_unusable_receiver_is_a_warning_in_python(mock: Callable[..., MockServer], tmp_path: Path) -> None:
+    options = {"model": "m", "url": mock().url, "tokenizer": "builtin", "isl": 5, "request_count": 3}
+    with pytest.warns(UserWarning, match="were not sent to the OTLP receiver at .*: connection refused"):
+        penstock.profile(**options, artifact_dir=str(tmp_path / "run"), otel_url=f"127.0.0.1:{unused_port()}")
 
 
 def test_receiver_that_does_not_answer_ends_with_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import penstock
 from support.mlflow_server import MlflowServer
 from support.ports import unused_port
 from support.programs import MockServer, Outcome, Program
@@ -125,3 +126,18 @@ def test_wandb_without_an_api_key_is_a_note(mock: Callable[..., MockServer], pro
     assert "Note: The results were not logged to W&B: " in done.err
     assert "No API key" in done.err
     assert "Traceback" not in done.err
+
+
+def test_result_that_is_not_logged_is_a_warning_in_python(mock: Callable[..., MockServer], tmp_path: Path) -> None:
+    uri = f"http://127.0.0.1:{unused_port()}"
+    with pytest.warns(UserWarning, match=f"The results were not logged to MLflow at {uri}: "):
+        result = penstock.profile(
+            model="m",
+            url=mock().url,
+            tokenizer="builtin",
+            isl=5,
+            request_count=3,
+            artifact_dir=str(tmp_path / "run"),
+            mlflow_tracking_uri=uri,
+        )
+    assert result.summary.succeeded == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -204,6 +205,9 @@ class _Observer(Observer):
     def __init__(self, on_progress: OnProgress | None, on_point: Callable[[PointOutcome], None] | None = None) -> None:
         self._on_progress = on_progress
         self._on_point = on_point
+
+    def note(self, text: str) -> None:
+        warnings.warn(text, stacklevel=2)
 
     def point_ended(self, result: PointOutcome) -> None:
         if self._on_point is not None:

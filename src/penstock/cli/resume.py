@@ -16,7 +16,7 @@ from penstock.secrets import REDACTED, redact_url
 from penstock.settings.endpoint_types import load_endpoint
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.resolve import resolve_endpoint
-from penstock.settings.resolve_exports import exports
+from penstock.settings.resolve_exports import check_extras, exports
 from penstock.settings.schema import Settings
 
 _CREDENTIALS = (
@@ -70,6 +70,7 @@ def with_destinations(parsed: ParsedArguments, settings: Settings, folder: str) 
     logged = replace(
         logged, otel_url=given.otel_url or logged.otel_url, mlflow_uri=given.mlflow_uri or logged.mlflow_uri
     )
+    check_extras(logged)
     urls = (output.remote, logged.otel_url, logged.mlflow_uri)
     for url, flag in zip(urls, _DESTINATIONS.values(), strict=True):
         if url is not None and REDACTED in url:

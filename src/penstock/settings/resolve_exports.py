@@ -15,19 +15,16 @@ from penstock.settings.schema import ExportSettings
 _METRICS_PATH = "/v1/metrics"
 _HOST_AND_PORT = re.compile(r"[\w.-]+:\d+\Z")
 _EXTRAS = (
-    ("otel_url", "otel", ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")),
-    ("mlflow_uri", "mlflow", ("mlflow",)),
-    ("wandb_project", "wandb", ("wandb",)),
+    ("otel_url", "--otel-url", "otel", ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")),
+    ("mlflow_uri", "--mlflow-tracking-uri", "mlflow", ("mlflow",)),
+    ("wandb_project", "--wandb-project", "wandb", ("wandb",)),
 )
-"""The field that turns an export on, its extra, and the modules that it needs."""
+"""The field that turns an export on, its flag, its extra, and the modules that it needs."""
 
 
 def exports(parsed: ParsedArguments) -> ExportSettings:
-    """Return the settings, or raise UserError. The extras that they need must be installed."""
+    """Return the settings, or raise UserError."""
     fields = parsed.section("exports")
-    for field, extra, modules in _EXTRAS:
-        if field in fields:
-            require_extra(extra, _name(parsed, field), *modules)
     if "otel_url" in fields:
         fields["otel_url"] = _otel_url(fields["otel_url"], _name(parsed, "otel_url"))
     if "mlflow_uri" in fields and _HOST_AND_PORT.match(fields["mlflow_uri"]):
@@ -39,7 +36,16 @@ def exports(parsed: ParsedArguments) -> ExportSettings:
         if field in fields:
             words = [word.strip() for text in fields[field] for word in text.split(",")]
             fields[field] = tuple(dict.fromkeys(filter(None, words)))
-    return ExportSettings(**fields)
+    settings = ExportSettings(**fields)
+    check_extras(settings)
+    return settings
+
+
+def check_extras(settings: ExportSettings) -> None:
+    """Raise UserError if an extra that the exports need is not installed."""
+    for field, flag, extra, modules in _EXTRAS:
+        if getattr(settings, field) is not None:
+            require_extra(extra, flag, *modules)
 
 
 def _name(parsed: ParsedArguments, field: str) -> str:
