@@ -195,7 +195,8 @@ def certainty_notes(summary: Summary) -> Iterator[str]:
         elif summary.until["reached"]:
             yield f"The run ended because {target} was reached, after {counted(requests, 'request')}."
         elif requests:
-            yield f"The run ended at its limit: {target} was not reached with {counted(requests, 'request')}."
+            why = "" if summary.ended_by_overload else "The run ended at its limit: "
+            yield f"{why}{target} was not reached with {counted(requests, 'request')}."
         else:
             yield f"The run ended at its limit: {target} was not reached, because no reply has this metric."
     if summary.steady_state is not None:
