@@ -155,6 +155,18 @@ def test_rule_outside_the_worker_stops_a_phase_and_the_next_one_runs(tmp_path: P
     assert all(record.failure is None for record in outcome.records)
 
 
+def test_requests_that_outlast_the_grace_period_of_a_stopped_phase_are_cancelled(tmp_path: Path) -> None:
+    async def answer(request: Request, connection: Connection) -> None:
+        await asyncio.sleep(0 if request.number < 4 else 60)
+        await connection.send(chat_reply())
+
+    harness = Harness(tmp_path, answer)
+    phase = make_phase(slots=2, requests=1000)
+    outcome = harness.run_until(BODIES, phase, lambda running: running.progress.ended >= 4, grace_s=0.05)
+    assert [record.cancelled for record in outcome.records] == [False] * 4 + [True] * 2
+    assert outcome.results[0].stopped
+
+
 def test_next_phase_can_start_without_draining(tmp_path: Path) -> None:
     server = InFlight(0.05)
     harness = Harness(tmp_path, server)

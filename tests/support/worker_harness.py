@@ -17,7 +17,7 @@ from penstock.records.log import RunLog
 from penstock.records.payloads import BodyParts, PayloadWriter
 from penstock.records.record import Record
 from penstock.records.worker_report import WorkerReport
-from penstock.runs.phase_runner import PhaseResult, PhaseRunner, RunProgress
+from penstock.runs.phase_runner import PhaseResult, PhaseRunner, RunningPhase, RunProgress
 from penstock.schedule.arrivals import Constant, Recorded
 from penstock.schedule.limits import Fixed, SlotLimit
 from penstock.schedule.phase import Phase
@@ -202,6 +202,21 @@ class Harness:
                 yield started.wait()
 
         return self._execute(conversations, run, **options)
+
+    def run_until(
+        self,
+        conversations: Sequence[Sequence[Any]],
+        phase: Phase,
+        until: Callable[[RunningPhase], bool],
+        grace_s: float,
+    ) -> Outcome:
+        """Run a phase that a rule stops."""
+
+        def run(runner: PhaseRunner) -> Iterator[PhaseResult | None]:
+            running = runner.start(phase)
+            yield None if running is None else running.wait(until, grace_s=grace_s)
+
+        return self._execute(conversations, run)
 
     def run_experiment(
         self, conversations: Sequence[Sequence[Any]], experiment: Generator[Phase, PhaseResult, None], **options: Any

@@ -369,7 +369,7 @@ def test_second_interrupt_cancels_requests_in_flight(tmp_path: Path) -> None:
     outcome = harness.run([[body(n)] for n in range(20)], slots=2, preconnect=2)
     assert [record.cancelled for record in outcome.records] == [True, True]
     for record in outcome.records:
-        assert record.failure == Failure("Cancelled", "Cancelled: the run was interrupted.", "penstock")
+        assert record.failure == Failure("Cancelled", "Cancelled: the run was ended.", "penstock")
     assert outcome.runner.progress.failed == 0
 
 

@@ -8,6 +8,7 @@ with PhaseRunner(backend, log) as runner:
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -504,13 +505,19 @@ class RunningPhase:
         on."""
         self._runner._wait(lambda: until(self) or self.done)
 
-    def wait(self, until: Callable[[RunningPhase], bool] | None = None) -> PhaseResult:
+    def wait(self, until: Callable[[RunningPhase], bool] | None = None, *, grace_s: float = math.inf) -> PhaseResult:
         """Wait for the end of the phase and return its result. `until` is called about every 10 ms; the phase is stopped
-        when it returns True."""
+        when it returns True. The requests that are still in flight `grace_s` later are cancelled."""
+        cancel_at = math.inf
 
         def is_done() -> bool:
+            nonlocal cancel_at
             if until is not None and not self._stopped and until(self):
                 self.stop()
+                cancel_at = monotonic_ns() + grace_s * 1e9
+            elif monotonic_ns() >= cancel_at:
+                self.stop(cancel=True)
+                cancel_at = math.inf
             return self.done
 
         runner = self._runner

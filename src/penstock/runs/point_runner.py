@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 from collections.abc import Hashable
@@ -145,7 +146,9 @@ class PointRunner:
                 if watch.failed is not None or runner.stopping or running.done:
                     self.end_sending()
                 return ended
-            self._position = position = running.wait(watch.is_met).next_position
+            # The queue of a server that fell behind would take longer than the run has taken so far.
+            grace_s = settings.load.grace_s if settings.load.stop_on_overload else math.inf
+            self._position = position = running.wait(watch.is_met, grace_s=grace_s).next_position
             if not profiling:
                 self._after_warmup[self._loaded] = position
             ended = self._end_phase(point, logged, running, watch)

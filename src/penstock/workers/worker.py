@@ -255,7 +255,7 @@ class Worker:
         if self._scheduler is not None:
             self._scheduler.stop()
             if level > 1:
-                self._cancel_all("Cancelled: the run was interrupted.")
+                self._cancel_all("Cancelled: the run was ended.")
         self._pump()
 
     async def _next_start(self) -> StartPhase | None:
