@@ -4,9 +4,10 @@ The variance of a mean of n correlated values is tau times that of n independent
 the sum of the correlations at all distances. Two estimates bound it from below, and the larger one counts:
 
 - The correlations of the values themselves, summed up to where they vanish in noise (Geyer's initial monotone sequence), and
-  at least over the requests that are in flight together. The requests of a closed loop share a queue for one round.
+  over some rounds of the requests that are in flight together, which share a queue.
 - The number of requests in flight when each one starts. It is observed exactly, it is not hidden by the variation of service
-  times, and it shows how slowly the state of the server changes. Latencies that follow it inherit its correlation time.
+  times, and it shows how slowly the state of the server changes. Latencies that follow it inherit its correlation time. In
+  a closed loop it hardly varies, and tells nothing.
 
 Short runs estimate both too low, most of all those that happen to meet no congestion. So both are raised, the more the fewer
 correlation times the run has, and a run with fewer than `MIN_TIMES` (after that) has no intervals.
@@ -45,9 +46,10 @@ of means: with the smaller one, 400 independent requests would often seem too fe
 _LINK_NOISE = 3.0
 """Square of a correlation with the number in flight, in squared standard errors, that counts as none."""
 _LINK_FACTOR = 1.15
-_CLOSED = 0.1
-"""Deviation of the number in flight, relative to its mean, up to which it tells nothing: that of a closed loop varies only
-because clients pause between requests, and following it would triple the correlation time of exponential service."""
+_CLOSED, _MIN_CLOSED = 0.05, 4
+"""Distance of the largest number in flight from the median, relative to it, up to which that number tells nothing, and the
+least median. In a closed loop it varies only because clients pause between requests, and following it would triple the
+correlation time of exponential service. In an open loop with m in flight, the distance is at least about 3 / sqrt(m)."""
 _NORMAL = NormalDist()
 
 
@@ -64,6 +66,12 @@ def is_constant(values: Values) -> bool:
     return float(values.var()) <= _ROUNDING * mean * mean
 
 
+def _is_closed(counts: Values) -> bool:
+    """Return whether the number in flight is that of a closed loop."""
+    median = float(np.median(counts))
+    return median >= _MIN_CLOSED and float(counts.max()) - median <= max(1.0, _CLOSED * median)
+
+
 class InFlight:
     """The number of requests in flight at each start of a series, as the state of the server."""
 
@@ -76,7 +84,7 @@ class InFlight:
         self.horizon = _ROUNDS * self.typical if self.typical > 1 else 1
         """Distance up to which correlations of values count even if they vanish in noise."""
         self.scale = max(1, min(_ROUNDS_PER_GROUP * self.typical, count // _MIN_GROUPS))
-        self.is_constant = count < _MIN_GROUPS or float(counts.std()) <= _CLOSED * float(counts.mean())
+        self.is_constant = count < _MIN_GROUPS or is_constant(counts) or _is_closed(counts)
         self.times, self.tau, self.plain = float(count), 1.0, 1.0
         if self.is_constant:
             return
