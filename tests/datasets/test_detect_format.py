@@ -52,6 +52,7 @@ def test_every_format_of_aiperf_is_built_or_planned() -> None:
     assert {each.name for each in FORMATS} - {"azure_llm_trace", "sharegpt"} | set(PLANNED) == {
         "single_turn",
         "multi_turn",
+        "dag_jsonl",
         "random_pool",
         "mooncake_trace",
         "raw_payload",
@@ -59,7 +60,6 @@ def test_every_format_of_aiperf_is_built_or_planned() -> None:
         "burst_gpt_trace",
         "bailian_trace",
         "baseten_trace",
-        "dag_jsonl",
         "sagemaker_data_capture",
         "tracelab",
         "weka_trace",

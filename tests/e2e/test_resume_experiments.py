@@ -78,6 +78,11 @@ KINDS = {
         files="conversations",
     ),
     "a comparison of servers": Kind(("--concurrency", 4, "--request-count", 80), requests=160, servers=2),
+    "conversations that start others": Kind(
+        ("--concurrency", 4, "--conversation-num", CONVERSATIONS, "--workers-max", 2),
+        requests=CONVERSATIONS * 6,
+        files="trees",
+    ),
     "a replay that is still being read": Kind(
         ("--custom-dataset-type", "raw_payload", "--concurrency", 8), requests=600, files="payloads"
     ),
@@ -95,6 +100,8 @@ def input_flags(folder: Path, files: str) -> list[Any]:
             lines = [
                 {"model": "m", "messages": [{"role": "user", "content": f"Prompt {number}."}]} for number in range(600)
             ]
+        case "trees":
+            lines = [line for number in range(CONVERSATIONS) for line in tree(number)]
         case _:
             lines = [
                 {"session_id": f"c{number}", "turns": [{"text": f"Turn {turn} of {number}."} for turn in range(TURNS)]}
@@ -103,6 +110,17 @@ def input_flags(folder: Path, files: str) -> list[Any]:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     more = ["--custom-dataset-type", "multi_turn"] if files == "conversations" else []
     return ["--input-file", path, "--use-server-token-count", *more]
+
+
+def tree(number: int) -> list[dict[str, Any]]:
+    """Return the lines of a root whose second turn waits for a child, and which ends with two forks."""
+
+    def turn(**fields: Any) -> dict[str, Any]:
+        return {"messages": [{"role": "user", "content": f"Prompt of {number}."}], **fields}
+
+    root = [turn(spawns=[f"s{number}"]), turn(forks=[f"f{number}", f"g{number}"])]
+    children = [(f"s{number}", [turn(), turn()]), (f"f{number}", [turn()]), (f"g{number}", [turn()])]
+    return [{"session_id": name, "turns": turns} for name, turns in [(f"r{number}", root), *children]]
 
 
 def end(running: Running, random: Random, number: int) -> bool:

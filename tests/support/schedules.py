@@ -11,6 +11,7 @@ from penstock.schedule.limits import Fixed, SlotLimit
 from penstock.schedule.phase import Phase
 from penstock.schedule.scheduler import OVER, ScheduledSession, Scheduler, Send, Wait
 from penstock.schedule.share import Share
+from penstock.trees import Tree
 
 MS = 1_000_000
 SECOND = 1000 * MS
@@ -28,6 +29,7 @@ class Data:
         self.indexed = indexed if size is None else size
         self._delay = delay
         self.recorded: dict[tuple[int, int], int] = {}
+        self.trees: dict[int, Tree] = {}
         self.asked: list[int] = []
 
     def has(self, conversation: int) -> bool:
@@ -41,6 +43,9 @@ class Data:
 
     def turns(self, conversation: int) -> range:
         return range(self._turns[conversation % len(self._turns)])
+
+    def tree(self, conversation: int) -> Tree | None:
+        return self.trees.get(conversation)
 
     def delay_ns(self, conversation: int, turn: int) -> int:
         del conversation, turn

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from penstock.trees import Tree
+
 
 class BodyLocation(NamedTuple):
     """The location of a request body in one of the user's files."""
@@ -46,6 +48,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """The name of each text in its file, such as `query`; empty if none has a name."""
     images: tuple[Media, ...] = ()
     audios: tuple[Media, ...] = ()
+    messages: tuple[dict[str, Any], ...] = ()
+    """Messages of the chat API that the turn adds to its conversation, instead of the texts and media."""
     role: str = "user"
     output_tokens: int | None = None
     """The reply length to ask for."""
@@ -71,3 +75,5 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     """A user message before the first turn."""
     accumulate: bool = False
     """True if each turn is sent with the turns and replies before it."""
+    tree: Tree | None = None
+    """The conversations that this one starts. Its turns are those of the whole tree."""

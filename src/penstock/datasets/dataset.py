@@ -63,6 +63,8 @@ class Dataset(ABC):
     """The number of turns of each conversation, in the order of `read`; empty if it is not known yet."""
     accumulates = False
     """True if a conversation of several turns is sent with its earlier turns."""
+    has_trees = False
+    """True if conversations may start others."""
     edits: Sequence[Edit] = ()
     """Changes of each conversation that flags of the run ask for."""
 

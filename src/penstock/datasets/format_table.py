@@ -7,6 +7,7 @@ from __future__ import annotations
 
 FORMAT_MODULES = {
     "single_turn": "penstock.datasets.single_turn",
+    "dag_jsonl": "penstock.datasets.dag",
     "multi_turn": "penstock.datasets.multi_turn",
     "random_pool": "penstock.datasets.random_pool",
     "sharegpt": "penstock.datasets.sharegpt",

@@ -16,7 +16,6 @@ FORMATS: tuple[Format, ...] = tuple([import_module(module).FORMAT for module in 
 
 PLANNED = (
     "baseten_trace",
-    "dag_jsonl",
     "sagemaker_data_capture",
     "tracelab",
     "weka_trace",

@@ -145,7 +145,9 @@ def _output_tokens_setter(settings: InputSettings, mean: float) -> Callable[[Con
 
 def _with_system(conversation: Conversation, system: str | None) -> Conversation:
     first = conversation.turns[0]
-    if conversation.system is not None or first.role == "system" or any(map(_begins_with_system, conversation.turns)):
+    has_messages = any(message.get("role") == "system" for turn in conversation.turns for message in turn.messages)
+    begins_with_one = first.role == "system" or any(map(_begins_with_system, conversation.turns))
+    if conversation.system is not None or has_messages or begins_with_one:
         raise UserError(
             f"The conversation '{conversation.id}' of the file has a system prompt of its own; leave out --system-prompt, or "
             "remove it from the file."

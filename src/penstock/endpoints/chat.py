@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from penstock.datasets.conversation import Media, Turn
@@ -21,7 +22,7 @@ class Chat(Endpoint):
 
     def build(self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY) -> Body:
         body: Body = {
-            "messages": [*first_messages(history), *history.items, user_message(turn)],
+            "messages": [*first_messages(history), *history.items, *_messages(turn)],
             "model": model,
             "stream": settings.streaming,
         }
@@ -35,13 +36,14 @@ class Chat(Endpoint):
         return body
 
     def remember(self, history: History, turn: Turn, reply: Reply, settings: EndpointSettings) -> None:
-        """Add the reply's text and tool calls; its reasoning only if it has neither."""
+        """Add the reply's text and tool calls; its reasoning only if it has neither, and never after recorded messages."""
         answer: dict[str, Any] = {"role": "assistant"}
         if reply.items:
             answer |= {"content": reply.content or None, "tool_calls": reply.items}
         else:
-            answer["content"] = "".join(reply.outputs[:1] or reply.reasonings[:1]) or None
-        history.items += [user_message(turn), answer]
+            reasoning = [] if turn.messages else reply.reasonings[:1]
+            answer["content"] = "".join(reply.outputs[:1] or reasoning) or None
+        history.items += [*_messages(turn), answer]
 
     def input_text(self, body: Body) -> list[str]:
         texts = tool_texts(body)
@@ -61,6 +63,10 @@ class Chat(Endpoint):
 
     def read_body(self, body: bytes) -> Reply:
         return read_choices_body(body)
+
+
+def _messages(turn: Turn) -> Sequence[dict[str, Any]]:
+    return turn.messages or (user_message(turn),)
 
 
 def user_message(turn: Turn) -> dict[str, Any]:

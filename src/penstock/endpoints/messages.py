@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from penstock.datasets.conversation import Media, Turn
+from penstock.datasets.conversation import Turn
 from penstock.endpoints.base import NO_HISTORY, Body, Declaration, Endpoint, History
+from penstock.endpoints.chat_messages import anthropic_messages, image_source, system_text
 from penstock.endpoints.json_replies import DONE, UNREADABLE, error_failure, excerpt, malformed, not_json, parse_json
 from penstock.endpoints.messages_replies import read_message, read_message_stream
 from penstock.endpoints.openai_common import tool_texts
@@ -25,7 +26,7 @@ class Messages(Endpoint):
         credential_header="x-api-key",
         credential="{}",
         headers=(("anthropic-version", "2023-06-01"),),
-        inputs=frozenset({"images", "system", "turns"}),
+        inputs=frozenset({"images", "messages", "system", "turns"}),
         length_limits=("max_tokens",),
         body_key="messages",
         provider="anthropic",
@@ -35,20 +36,22 @@ class Messages(Endpoint):
         context = [] if history.context is None else [{"role": "user", "content": history.context}]
         body: Body = {
             "model": model,
-            "messages": [*context, *history.items, _message(turn)],
+            "messages": [*context, *history.items, *_messages(turn)],
             "max_tokens": _DEFAULT_LIMIT if turn.output_tokens is None else turn.output_tokens,
             "stream": settings.streaming,
         }
-        if history.system is not None:
-            body["system"] = history.system
+        system = system_text(turn.messages) or history.system
+        if system is not None:
+            body["system"] = system
         return body | settings.extra | turn.extra
 
     def remember(self, history: History, turn: Turn, reply: Reply, settings: EndpointSettings) -> None:
-        """Add the reply's text and tool calls; its thinking only if it has neither."""
-        answer: str | list[Any] = "".join(reply.outputs or reply.reasonings)
+        """Add the reply's text and tool calls; its thinking only if it has neither, and never after recorded messages."""
+        history.system = system_text(turn.messages) or history.system
+        answer: str | list[Any] = "".join(reply.outputs or ([] if turn.messages else reply.reasonings))
         if reply.items:
             answer = [*([{"type": "text", "text": reply.content}] if reply.content else []), *reply.items]
-        history.items += [_message(turn), {"role": "assistant", "content": answer}]
+        history.items += [*_messages(turn), {"role": "assistant", "content": answer}]
 
     def input_text(self, body: Body) -> list[str]:
         texts = tool_texts(body) + _texts(body.get("system"))
@@ -87,19 +90,16 @@ def _parse(data: list[bytes]) -> tuple[list[Any], Failure | None]:
     return parsed, None
 
 
+def _messages(turn: Turn) -> list[dict[str, Any]]:
+    return anthropic_messages(turn.messages) if turn.messages else [_message(turn)]
+
+
 def _message(turn: Turn) -> dict[str, Any]:
     if len(turn.texts) == 1 and not turn.images:
         return {"role": turn.role, "content": turn.texts[0]}
     parts: list[dict[str, Any]] = [{"type": "text", "text": text} for text in turn.texts]
-    parts += [{"type": "image", "source": _source(image)} for image in turn.images]
+    parts += [{"type": "image", "source": image_source(image.data)} for image in turn.images]
     return {"role": turn.role, "content": parts}
-
-
-def _source(image: Media) -> dict[str, str]:
-    if not image.data.startswith("data:"):
-        return {"type": "url", "url": image.data}
-    media_type, _, data = image.data.removeprefix("data:").partition(";base64,")
-    return {"type": "base64", "media_type": media_type, "data": data}
 
 
 def _texts(content: Any) -> list[str]:

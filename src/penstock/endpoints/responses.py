@@ -9,6 +9,7 @@ import orjson
 
 from penstock.datasets.conversation import Turn
 from penstock.endpoints.base import NO_HISTORY, Body, Declaration, Endpoint, History
+from penstock.endpoints.chat_messages import input_items
 from penstock.endpoints.openai_common import set_stream_options, tool_texts
 from penstock.endpoints.reply import Reply
 from penstock.endpoints.responses_replies import read_response, read_response_stream
@@ -37,7 +38,7 @@ class Responses(Endpoint):
     def build(self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY) -> Body:
         chained = history.previous_id is not None
         earlier = [] if chained else [*_context(history), *history.items]
-        body: Body = {"input": [*earlier, _message(turn)], "model": model, "stream": settings.streaming}
+        body: Body = {"input": [*earlier, *_items(turn)], "model": model, "stream": settings.streaming}
         if chained:
             body["previous_response_id"] = history.previous_id
         if history.system is not None:
@@ -56,10 +57,10 @@ class Responses(Endpoint):
         history.previous_id = reply.id if stored else None
         items = [orjson.Fragment(bytes(item)) for item in reply.items if decode_item(item).type not in _NOT_SENT_BACK]
         if not items:
-            text = "".join(reply.outputs) or "".join(reply.reasonings)
-            history.items += [_message(turn), {"role": "assistant", "content": text, "type": "message"}]
+            text = "".join(reply.outputs) or ("" if turn.messages else "".join(reply.reasonings))
+            history.items += [*_items(turn), {"role": "assistant", "content": text, "type": "message"}]
             return
-        history.items += [_message(turn), *items]
+        history.items += [*_items(turn), *items]
 
     def input_text(self, body: Body) -> list[str]:
         instructions, input_ = body.get("instructions"), body.get("input")
@@ -76,6 +77,10 @@ class Responses(Endpoint):
 
     def read_body(self, body: bytes) -> Reply:
         return read_response(body)
+
+
+def _items(turn: Turn) -> list[dict[str, Any]]:
+    return input_items(turn.messages) if turn.messages else [_message(turn)]
 
 
 def _message(turn: Turn) -> dict[str, Any]:

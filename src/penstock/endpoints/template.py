@@ -30,7 +30,9 @@ _VARIABLES = (
 
 class Template(Raw):
     name = "template"
-    declaration = Declaration(reply_options=("response_field",))
+    declaration = Declaration(
+        inputs=frozenset({"images", "audio", "system", "turns"}), reply_options=("response_field",)
+    )
     must_match = True
 
     def __init__(self) -> None:

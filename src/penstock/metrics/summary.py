@@ -11,6 +11,7 @@ import numpy as np
 
 from penstock.metrics.batch import Batch, MeasureTable
 from penstock.metrics.bounds import FigureBounds, Unresolved
+from penstock.metrics.branches import BranchCounter, BranchStats
 from penstock.metrics.certificate import Certificate, RequestCounts
 from penstock.metrics.gap_profile import GapProfile, GapProfileBuilder
 from penstock.metrics.objectives import parse_objectives
@@ -123,6 +124,8 @@ class Summary(msgspec.Struct, kw_only=True):
     """Irregularities in replies that did not fail the request, most frequent first."""
     broken_conversations: int = 0
     """Conversations whose later turns were not sent because a turn failed."""
+    branch_stats: dict[str, BranchStats] = {}
+    """The branches of the trees of conversations, by the kind of the phase; empty if no conversation can start others."""
     start_ns: int
     end_ns: int
     """First start and last end in the profiling phases, in Unix nanoseconds."""
@@ -211,6 +214,7 @@ class SummaryBuilder:
         self._root = RootHash(scratch)
         self._gap_profile = GapProfileBuilder()
         self._broken_conversations = 0
+        self._branches = {kind: BranchCounter() for kind in ("warmup", "profiling")} if payloads.has_trees else {}
         self._reuse = ReuseCounter()
         self._gaps = [(gap.begin, gap.end) for gap in log.resumes]
 
@@ -237,6 +241,10 @@ class SummaryBuilder:
         keys = schedule_keys(records[0].phase, batch.get("number").astype(np.int64), batch.turn.astype(np.int64))
         self._root.add_many(keys[np.fromiter(map(bool, digests), np.bool_, len(digests))], digests)
         self._broken_conversations += sum(self._ended_early(records[index]) for index in np.flatnonzero(batch.failed))
+        if self._branches:
+            counter = self._branches["profiling" if profiling else "warmup"]
+            for record in records:
+                counter.add(record, self._payloads)
         if self._header.settings.endpoint.streaming and (count := int((batch.succeeded & ~batch.streamed).sum())):
             phase.warnings[_NOT_STREAMED] += count
         if not profiling:
@@ -257,6 +265,8 @@ class SummaryBuilder:
         """Add the records that another builder took, which is not used any more."""
         self.damage.add(other.damage)
         self._broken_conversations += other._broken_conversations
+        for kind, counter in self._branches.items():
+            counter.merge(other._branches[kind], self._payloads)
         self._profiling.merge(other._profiling)
         self._warmup.merge(other._warmup)
         if self._slices is not None and other._slices is not None:
@@ -269,7 +279,7 @@ class SummaryBuilder:
 
     def _ended_early(self, record: Record) -> bool:
         """Return whether this failed turn ended its conversation before the last turn."""
-        return record.built is not None and record.turn + 1 < len(self._payloads.turns(record.conversation))
+        return record.built is not None and record.turn < self._payloads.last_turn(record.conversation, record.turn)
 
     def request_counts(self) -> RequestCounts:
         """Return the counts of the profiling phases for the certificate."""
@@ -306,6 +316,7 @@ class SummaryBuilder:
             without_usage=profiling.counts.without_usage,
             finish_reasons=_most_frequent_first(profiling.finish_reasons),
             broken_conversations=self._broken_conversations,
+            branch_stats=self._branch_stats(with_warmup=warmup_requests > 0),
             warnings=_most_frequent_first(profiling.warnings),
             start_ns=self._wall(first),
             end_ns=self._wall(last),
@@ -321,6 +332,10 @@ class SummaryBuilder:
             proof=Proof(self._root.requests, self._root.root()),
             **from_series(),
         )
+
+    def _branch_stats(self, *, with_warmup: bool) -> dict[str, BranchStats]:
+        kinds = ("warmup", "profiling") if with_warmup else ("profiling",)
+        return {kind: self._branches[kind].stats(self._payloads) for kind in kinds if self._branches}
 
     def _compared_values(self) -> Values:
         experiment = self._header.settings.experiment

@@ -4,6 +4,8 @@
     payloads.idx        56 bytes a body: position, token counts, times and media
     conversations.idx   24 bytes a conversation: its bodies and the position of its name
     sessions.bin        the names of the conversations
+    trees.idx           12 bytes a conversation: the position of its tree; only if conversations can start others
+    trees.bin           the trees (`penstock.trees`), with their structure and no text
 
 In a replay the index refers to bodies in the user's files instead. A conversation is written after all its bodies, so a
 process can read while another writes: `conversations` counts complete ones.
@@ -17,19 +19,23 @@ import os
 import struct
 from collections.abc import Sequence
 from math import isnan, nan
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import msgspec
 
 from penstock.datasets.cache_bust import CacheBust
 from penstock.datasets.conversation import Turn
+from penstock.trees import Tree
 
 _BODY = struct.Struct("<QIHHiiIIddIf")
 _CONVERSATION = struct.Struct("<QQII")
+_TREE = struct.Struct("<QI")
+_TREES_KEPT = 64
 _CACHED_INDEX_BYTES = 32 << 20
 _MAX_OPEN_FILES = 32
 
 WHOLE, PARTS = 0, 1
+_decode_tree = msgspec.msgpack.Decoder(Tree).decode
 
 
 class MissingBody(OSError):
@@ -91,14 +97,27 @@ def _paths(folder: str, worker: int | None) -> tuple[str, str, str, str]:
     return bodies, index, conversations, sessions
 
 
+def store_files(folder: str) -> list[str]:
+    """Return the names of the files of the store in a folder."""
+    trees = [name for name in ("trees.bin", "trees.idx") if os.path.exists(os.path.join(folder, name))]
+    return [*map(os.path.basename, _paths("", None)), *trees]
+
+
 class PayloadWriter:
-    def __init__(self, folder: str, worker: int | None = None) -> None:
+    def __init__(self, folder: str, worker: int | None = None, *, trees: bool = False) -> None:
+        """With `trees`, conversations can start others."""
         bodies, index, conversations, sessions = _paths(folder, worker)
         self.folder = folder
         self._bodies = open(bodies, "wb", buffering=1 << 20)  # noqa: SIM115
         self._index = open(index, "wb", buffering=1 << 16)  # noqa: SIM115
         self._conversations = open(conversations, "wb", buffering=1 << 16)  # noqa: SIM115
         self._sessions = open(sessions, "wb", buffering=1 << 16)  # noqa: SIM115
+        self._trees: tuple[BinaryIO, BinaryIO] | None = None
+        """The files of the trees and of their positions."""
+        if trees:
+            tree_paths = [os.path.join(folder, name) for name in ("trees.bin", "trees.idx")]
+            self._trees = open(tree_paths[0], "wb", buffering=1 << 16), open(tree_paths[1], "wb", buffering=1 << 16)  # noqa: SIM115
+        self._tree_offset = 0
         self._encode = msgspec.msgpack.Encoder().encode
         self._offset = 0
         self._session_offset = 0
@@ -183,8 +202,14 @@ class PayloadWriter:
         )
         self.count += 1
 
-    def end_conversation(self, session: str | None) -> int:
+    def end_conversation(self, session: str | None, tree: Tree | None = None) -> int:
         """Make the bodies since the last call one conversation; without a name, readers name it by its number."""
+        if self._trees is not None:
+            bodies, index = self._trees
+            encoded = b"" if tree is None else self._encode(tree)
+            bodies.write(encoded)
+            index.write(_TREE.pack(self._tree_offset, len(encoded)))
+            self._tree_offset += len(encoded)
         name = (session or "").encode()
         self._sessions.write(name)
         self._conversations.write(
@@ -197,12 +222,16 @@ class PayloadWriter:
 
     def flush(self) -> None:
         """Write the bodies before the indexes that refer to them, for processes that read meanwhile."""
-        for file in (self._bodies, self._sessions, self._index, self._conversations):
+        for file in self._files:
             file.flush()
 
     def close(self) -> None:
-        for file in (self._bodies, self._sessions, self._index, self._conversations):
+        for file in self._files:
             file.close()
+
+    @property
+    def _files(self) -> tuple[BinaryIO, ...]:
+        return self._bodies, self._sessions, *(self._trees or ()), self._index, self._conversations
 
 
 class _Index:
@@ -269,6 +298,13 @@ class PayloadStore:
         self._index = _Index(index, _BODY)
         self._conversations = _Index(conversations, _CONVERSATION)
         self._decode = msgspec.msgpack.Decoder(BodyParts).decode
+        self._tree_index: _Index | None = None
+        self._tree_file = -1
+        self._trees: dict[int, Tree | None] = {}
+        """The trees that were read last, by their roots."""
+        if worker is None and os.path.exists(os.path.join(folder, "trees.idx")):
+            self._tree_index = _Index(os.path.join(folder, "trees.idx"), _TREE)
+            self._tree_file = os.open(os.path.join(folder, "trees.bin"), os.O_RDONLY)
 
     def __len__(self) -> int:
         return len(self._index)
@@ -281,6 +317,28 @@ class PayloadStore:
         """Return the numbers of a conversation's bodies, in order."""
         first, _, turns, _ = self._conversations[conversation]
         return range(first, first + turns)
+
+    @property
+    def has_trees(self) -> bool:
+        """True if conversations can start others."""
+        return self._tree_index is not None
+
+    def tree(self, conversation: int) -> Tree | None:
+        """Return the tree of which the conversation is the root; None if it starts no others."""
+        if self._tree_index is None:
+            return None
+        if conversation not in self._trees:
+            if len(self._trees) >= _TREES_KEPT:
+                del self._trees[next(iter(self._trees))]
+            offset, length = self._tree_index[conversation]
+            encoded = os.pread(self._tree_file, length, offset)
+            self._trees[conversation] = _decode_tree(encoded) if encoded else None
+        return self._trees[conversation]
+
+    def last_turn(self, conversation: int, turn: int) -> int:
+        """Return the last turn of the conversation to which a turn belongs; in a tree, that is a node."""
+        tree = self.tree(conversation)
+        return len(self.turns(conversation)) - 1 if tree is None else tree.nodes[tree.node_of(turn)].end - 1
 
     def entry(self, number: int) -> Payload:
         return Payload._make(self._index[number])
@@ -311,5 +369,8 @@ class PayloadStore:
     def close(self) -> None:
         self._files.close()
         os.close(self._sessions)
+        if self._tree_index is not None:
+            self._tree_index.close()
+            os.close(self._tree_file)
         self._index.close()
         self._conversations.close()

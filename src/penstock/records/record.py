@@ -113,6 +113,11 @@ class Record(msgspec.Struct, array_like=True):
     raw_reply: int | None = None
     """Position of the reply in the worker's file of replies, if replies are kept."""
 
+    root_id: str | None = None
+    """The correlation id of the root of its tree of conversations; None without a tree."""
+    parent_id: str | None = None
+    """The correlation id of the conversation that has started its conversation."""
+
     @property
     def latency_ns(self) -> int:
         """The time from the start to the last content of a stream, or to the last byte of any other reply."""

@@ -41,6 +41,12 @@ class RecordMetadata:
         succeeded = record.failure is None and not record.cancelled
         end = start + record.latency_ns if succeeded else epoch + record.end
         correlation = _json(record.correlation_id)
+        session, turn, depth = self._session(record.payload), record.turn, 0
+        root, parent = correlation, ""
+        if record.root_id is not None:
+            session, turn, depth = self._place_in_tree(record)
+            root = _json(record.root_id)
+            parent = "" if record.parent_id is None else f',"parent_correlation_id":{_json(record.parent_id)}'
         replied = "" if record.first_byte is None else f',"request_ack_ns":{epoch + record.first_byte}'
         cancelled = f'true,"cancellation_time_ns":{epoch + record.end}' if record.cancelled else "false"
         retries = f',"retries":{record.retries}' if record.retries else ""
@@ -48,14 +54,22 @@ class RecordMetadata:
         digest = f',"body_sha256":"{record.digest.hex()}"' if record.digest else ""
         return (
             f'{{"session_num":{record.number},"x_request_id":{_json(record.request_id)},"x_correlation_id":{correlation}'
-            f',"conversation_id":{self._session(record.payload)},"turn_index":{record.turn}'
+            f',"conversation_id":{session},"turn_index":{turn}'
             f',"credit_issued_ns":{epoch + record.issued},"request_start_ns":{start}{replied},"request_end_ns":{end}'
             f',"worker_id":"worker_{record.worker}","record_processor_id":"worker_{record.worker}"'
-            f',{self._phases[record.phase]},"was_cancelled":{cancelled},"context_overflow_skip":false,"agent_depth":0'
-            f',"root_correlation_id":{correlation},"intended_ns":{epoch + record.intended},"url":{self._urls[record.url]}'
+            f',{self._phases[record.phase]},"was_cancelled":{cancelled},"context_overflow_skip":false,"agent_depth":{depth}'
+            f',"root_correlation_id":{root}{parent},"intended_ns":{epoch + record.intended},"url":{self._urls[record.url]}'
             f',"streamed":{"true" if record.streamed else "false"},"coalesced_stamps":{len(record.coalesced)}'
             f'{retries}{redirects},"finish_reasons":{_json(record.finish)}{digest}}}'
         ).encode()
+
+    def _place_in_tree(self, record: Record) -> tuple[str, int, int]:
+        """Return the name of the conversation of a record as JSON, the index of its turn there, and its depth in its tree."""
+        tree = self._payloads.tree(record.conversation)
+        if tree is None:
+            return self._session(record.payload), record.turn, 0
+        node = tree.nodes[tree.node_of(record.turn)]
+        return _json(node.name), record.turn - node.first, node.depth
 
     def _session(self, payload: int) -> str:
         session = self._sessions.get(payload)

@@ -50,8 +50,16 @@ class _Session:
         self.conversation = conversation
         self.worker = worker
         self.first_turn = self.last_turn = first_turn
+        self.turns: list[int] = []
+        """The turns of the bodies; only of trees, whose turns end in any order."""
         self.digests: list[bytes] = []
         self.bodies: list[int] = []
+
+    def sort(self) -> None:
+        """Put the bodies of a tree into the order of its turns."""
+        order = sorted(range(len(self.turns)), key=self.turns.__getitem__)
+        self.digests = [self.digests[index] for index in order]
+        self.bodies = [self.bodies[index] for index in order]
 
     def chain(self) -> bytes:
         chain = b""
@@ -76,6 +84,7 @@ class SentBodies:
     def __init__(self, payloads: PayloadStore, scratch: Scratch) -> None:
         self._payloads = payloads
         self._open: dict[int, _Session] = {}
+        self._trees = payloads.has_trees
         self._single_turns = len(payloads) == payloads.conversations
         self._first_numbers: dict[bytes, int] = {}
         """The first use of sequences that are in the file, by their hash."""
@@ -93,9 +102,15 @@ class SentBodies:
         session.digests.append(record.digest)
         session.bodies.append(record.payload if record.built is None else record.built)
         session.last_turn = record.turn
+        if self._trees:
+            session.turns.append(record.turn)
         self._close_if_complete(number, session)
 
     def _close_if_complete(self, number: int, session: _Session) -> None:
+        if self._trees:
+            if len(session.bodies) == len(self._payloads.turns(session.conversation)):
+                self._close(number)
+            return
         if session.first_turn:
             return  # its first turns are in an earlier section
         if self._single_turns or session.last_turn + 1 >= len(self._payloads.turns(session.conversation)):
@@ -103,6 +118,8 @@ class SentBodies:
 
     def _close(self, number: int) -> None:
         session = self._open.pop(number)
+        if self._trees:
+            session.sort()
         chain = session.chain()
         if self._first_numbers.get(chain, number + 1) <= number:
             return  # only the first use of a sequence is written
@@ -130,6 +147,7 @@ class SentBodies:
             if earlier is not session:
                 earlier.digests += session.digests
                 earlier.bodies += session.bodies
+                earlier.turns += session.turns
                 earlier.last_turn = session.last_turn
             self._close_if_complete(number, earlier)
 

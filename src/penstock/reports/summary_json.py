@@ -187,6 +187,8 @@ def _penstock_fields(summary: Summary, header: RunHeader) -> dict[str, Any]:
     fields["finish_reasons"] = summary.finish_reasons
     if summary.broken_conversations:
         fields["broken_conversations"] = summary.broken_conversations
+    if summary.branch_stats:
+        fields["branch_stats"] = summary.branch_stats
     if summary.warnings:
         fields["warnings"] = summary.warnings
     if summary.prompt_reuse is not None:

@@ -140,7 +140,7 @@ class PayloadBuilder:
                     self._write_recorded(turn, turn.body, is_first=turn is conversation.turns[0])
         else:
             self._write_built(conversation, model)
-        self._writer.end_conversation(conversation.id)
+        self._writer.end_conversation(conversation.id, conversation.tree)
 
     def _write_recorded(self, turn: Turn, place: BodyLocation, *, is_first: bool) -> None:
         if place.length > _MAX_BODY:
@@ -198,6 +198,11 @@ class PayloadBuilder:
     def _check_inputs(self, conversation: Conversation, turn: Turn) -> None:
         """Raise UserError for content of a turn that the requests of this endpoint type cannot carry."""
         type_, declaration = self._settings.endpoint.type, self._endpoint.declaration
+        if turn.messages and "messages" not in declaration.inputs:
+            raise UserError(
+                f"The dataset has turns with 'messages', which --endpoint-type {type_} cannot carry; use "
+                f"{_listed(types_that_take('messages'))}."
+            )
         if not turn.texts and "messages" in turn.extra and declaration.body_key != "messages":
             raise UserError(f"The trace has 'messages', which --endpoint-type {type_} cannot carry; use chat.")
         inputs: tuple[tuple[Input, str, bool], ...] = (
@@ -208,9 +213,9 @@ class PayloadBuilder:
         )
         for input_, noun, present in inputs:
             if present and input_ not in declaration.inputs:
-                *others, last = types_that_take(input_)
                 raise UserError(
-                    f"The dataset has {noun}, which --endpoint-type {type_} cannot carry; use {', '.join(others)} or {last}."
+                    f"The dataset has {noun}, which --endpoint-type {type_} cannot carry; use "
+                    f"{_listed(types_that_take(input_))}."
                 )
 
     def _marked(self, conversation: Conversation, first: Turn) -> tuple[Conversation, Turn]:
@@ -237,9 +242,16 @@ class PayloadBuilder:
             )
 
 
+def _listed(types: list[str]) -> str:
+    *others, last = types
+    return f"{', '.join(others)} or {last}"
+
+
 def _prompt(conversation: Conversation, first: Turn) -> bytes:
     """Return the texts of the first request, as far as they are compared with those of other conversations."""
     texts = [text for text in (conversation.system, conversation.context, *first.texts) if text is not None]
+    if first.messages:
+        texts.append(repr(first.messages))
     if "messages" in first.extra:
         texts.append(repr(first.extra["messages"]))
     media = [each.path or each.data for each in (*first.images, *first.audios)]

@@ -102,7 +102,7 @@ def phase_loads(settings: Settings) -> list[LoadSettings]:
 
 def plan_phases(settings: Settings, dataset: Dataset, seed: int, servers: int = 1) -> list[Phase]:
     """Return the phases of a point. `servers` is the number of servers that a comparison sends each conversation to."""
-    _check_turns(settings, dataset.turns)
+    _check_turns(settings, dataset)
     return make_phases(
         settings.load,
         settings.warmup,
@@ -160,10 +160,17 @@ def prepare(
     )
 
 
-def _check_turns(settings: Settings, turns: Sequence[int]) -> None:
-    """Raise UserError for a load of users without conversations of several turns. A file that is still being read has none."""
-    users = settings.load.users or settings.warmup.users
-    if users is not None and turns and max(turns) < 2:
+def _check_turns(settings: Settings, dataset: Dataset) -> None:
+    """Raise UserError for a load of users without conversations of several turns, or with conversations that start others. A
+    file that is still being read has no turns."""
+    if settings.load.users is None and settings.warmup.users is None:
+        return
+    if dataset.has_trees:
+        raise UserError(
+            f"--user-centric-rate is a load of users with one request at a time, and conversations in {settings.input.file} "
+            "start others; use --concurrency or --request-rate."
+        )
+    if (turns := dataset.turns) and max(turns) < 2:
         raise UserError(
             f"--user-centric-rate is a load of conversations, but those in {settings.input.file} have one turn each; use "
             "--request-rate."

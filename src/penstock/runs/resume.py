@@ -135,6 +135,8 @@ class _Rest:
             read = partial(_Sent.read, log, reader.payloads)
             for of_section in read_sections(log.sections(), read, processes=most_processes()):
                 sent.merge(of_section)
+            for progress in sent.progress.values():
+                progress.end_trees(reader.payloads)
             planned = _planned(log, several_turns=len(reader.payloads) > reader.payloads.conversations)
         self.end = max(sent.times[phase.index].end for phase in log.covered_phases)
         resumed = _resumed(sent.progress[last.kind], last, sent.times[last.index])
@@ -192,10 +194,26 @@ def _end(logs: Sequence[RunLog]) -> int:
     return _Rest(logs[-2]).end if len(logs) > 1 else 0
 
 
+class _TreeRequests:
+    """The requests of a session that is a tree."""
+
+    def __init__(self, conversation: int) -> None:
+        self.conversation = conversation
+        self.replied: set[int] = set()
+        """The turns after which the tree goes on."""
+        self.failed: set[int] = set()
+
+    def merge(self, other: _TreeRequests) -> None:
+        self.replied |= other.replied
+        self.failed |= other.failed
+
+
 class _Progress:
     """The progress of the phases of one kind."""
 
     def __init__(self) -> None:
+        self.trees: dict[int, _TreeRequests] = {}
+        """The requests of each session that is a tree."""
         self._requests = 0
         self._open: dict[int, int] = {}
         """Records of sessions without their last turn, by session."""
@@ -218,8 +236,24 @@ class _Progress:
         else:
             self._open[number] = self._open.get(number, 0) + 1
 
+    def add_to_tree(self, request: Record) -> None:
+        tree = self.trees.setdefault(request.number, _TreeRequests(request.conversation))
+        replied = request.failure is None or request.cancelled
+        (tree.replied if replied else tree.failed).add(request.turn)
+        self.add(request, ends=False)
+
+    def end_trees(self, payloads: PayloadStore) -> None:
+        """Note which trees have ended. Call this after the last record; a tree that was cut begins again."""
+        for number, sent in self.trees.items():
+            tree = payloads.tree(sent.conversation)
+            if tree is not None and tree.is_finished(sent.replied, sent.failed):
+                self.finished[number] = 1
+                self._open.pop(number, None)
+
     def merge(self, other: _Progress) -> None:
         self._requests += other._requests
+        for session, sent in other.trees.items():
+            self.trees.setdefault(session, _TreeRequests(sent.conversation)).merge(sent)
         for number, count in other._open.items():
             self._open[number] = self._open.get(number, 0) + count
         either = int.from_bytes(self.finished, "little") | int.from_bytes(other.finished, "little")
@@ -262,7 +296,11 @@ class _Sent:
         for request in section.records(merged=False):
             add_times, add_request = add[request.phase]
             add_times(request)
-            if not request.cancelled or cancels:
+            if request.cancelled and not cancels:
+                continue
+            if request.root_id is not None:
+                sent.progress[log.phases[request.phase].kind].add_to_tree(request)
+            else:
                 add_request(request, not several_turns or _ends_conversation(payloads, users, request))
         return sent
 

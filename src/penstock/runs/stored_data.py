@@ -106,7 +106,7 @@ def fill_store(
         os.mkdir(path)
     in_order = settings.input.sampling == "sequential" and not settings.input.sessions
     grows = phases is not None and dataset.reads_on and in_order
-    writer = PayloadWriter(path)
+    writer = PayloadWriter(path, trees=dataset.has_trees)
     most = _max_conversations(phases) if grows and phases is not None else None
     builder = PayloadBuilder(writer, settings, endpoint, dataset, max_conversations=most)
     # Generating synthetic prompts has shown its own progress.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from penstock.trees import Tree
+
 
 class Conversations(Protocol):
     """The conversations of a dataset, some of which may not be indexed yet."""
@@ -23,6 +25,10 @@ class Conversations(Protocol):
 
     def turns(self, conversation: int) -> range:
         """Return the numbers of the conversation's request bodies; the scheduler uses only how many there are."""
+        ...
+
+    def tree(self, conversation: int) -> Tree | None:
+        """Return the tree of which the conversation is the root; None if it starts no others."""
         ...
 
     def delay_ns(self, conversation: int, turn: int) -> int:

@@ -9,6 +9,9 @@
 Session n belongs to worker n mod workers, and the slots are split as evenly as possible, so workers exchange no messages. With
 `UserArrivals`, the places of the users are split instead. Workers without a slot have no sessions. A request that is due while
 all slots are in use is sent late; none is dropped. In a closed loop (no arrivals) a session is due when its slot becomes free.
+
+A conversation may start others (`penstock.trees`). Such a tree has one number and one slot, until the last of its conversations
+has ended; each of them is a session of its own, with its own turn in flight.
 """
 
 from __future__ import annotations
@@ -23,14 +26,21 @@ from penstock.schedule.conversations import Conversations
 from penstock.schedule.limits import Fixed, SlotLimit
 from penstock.schedule.phase import Phase
 from penstock.schedule.share import Share, split
+from penstock.schedule.tree_progress import TreeProgress
 from penstock.schedule.turn_timing import TurnEnd
 from penstock.schedule.users import UserArrivals, UserStart
+from penstock.trees import AT_START, Node
 
 _NEVER = 1 << 62
 
 
 class ScheduledSession:
     """An active conversation."""
+
+    tree: TreeProgress | None = None
+    """The progress of the tree to which it belongs; None if it starts no others."""
+    node = 0
+    """Its number in the tree."""
 
     def __init__(self, number: int, conversation: int, turns: range, server: int) -> None:
         self.number = number
@@ -46,7 +56,17 @@ class ScheduledSession:
 
     @property
     def has_next(self) -> bool:
-        return self.turn + 1 < len(self.turns)
+        return self.turn + 1 < (len(self.turns) if self.tree is None else self.tree.tree.nodes[self.node].end)
+
+    @property
+    def continues(self) -> bool:
+        """True if another turn, or another conversation, follows the current turn."""
+        return self.has_next or (self.tree is not None and self.turn in self.tree.tree.starts)
+
+    def start_from(self, parent: ScheduledSession, node: Node) -> None:
+        """Begin as a node of the same tree. A class that keeps more about a conversation extends this."""
+        self.turn = node.first - 1  # `_send_turn` sends the next one
+        self.intended = parent.intended
 
 
 class Send(NamedTuple):
@@ -173,8 +193,8 @@ class Scheduler:
         self._arrival: int | None = None
         """The next arrival; None if it is not known yet."""
         self._timing = phase.turn_timing
-        self._turns: list[tuple[int, int, int, ScheduledSession]] = []
-        """Heap of (time from which it can be sent, session number, due, session): next turns that wait for their time."""
+        self._turns: list[tuple[int, int, int, int, ScheduledSession]] = []
+        """Heap of (time from which it can be sent, session number, turn, due, session): next turns that wait for their time."""
         self._size_unknown = phase.whole
         self._conversations_limit = _NEVER if phase.conversations is None else phase.conversations
         """Sessions of all workers have numbers below this one."""
@@ -253,9 +273,35 @@ class Scheduler:
         """Handle the end of a turn. The session ends too if it has no other turn, after `stop`, or without `more`."""
         if session.prefilling:
             self.first_content(session, at)
-        if not more or self._stopped or not session.has_next:
+        more = more and not self._stopped
+        if session.tree is not None:
+            self._turn_of_tree_ended(session, session.tree, at, more)
+        elif more and session.has_next:
+            self._wait_for_turn(session, at)
+        else:
             self._slots.release(at)
-            return
+
+    def _turn_of_tree_ended(self, session: ScheduledSession, tree: TreeProgress, at: int, more: bool) -> None:
+        if more:
+            for number in tree.tree.starts.get(session.turn, ()):
+                self._start_node(session, tree, number, at)
+        if not more or not session.has_next:
+            for freed in tree.end(session.node):
+                self._wait_for_turn(freed, at)
+        elif not tree.hold(session):
+            self._wait_for_turn(session, at)
+        if not tree.active:
+            self._slots.release(at)
+
+    def _start_node(self, parent: ScheduledSession, tree: TreeProgress, number: int, at: int) -> None:
+        session = self._session_type(parent.number, parent.conversation, parent.turns, parent.server)
+        session.tree, session.node = tree, number
+        session.start_from(parent, tree.tree.nodes[number])
+        tree.start(number)
+        self._wait_for_turn(session, at)
+
+    def _wait_for_turn(self, session: ScheduledSession, at: int) -> None:
+        """Wait for the time of the next turn of a session. `at` is the end of what it follows."""
         turn, conversation = session.turn + 1, session.conversation
         end = TurnEnd(
             at,
@@ -265,7 +311,7 @@ class Scheduler:
             self._began_at,
         )
         due = self._timing.due(end)
-        heapq.heappush(self._turns, (max(at, due), session.number, due, session))
+        heapq.heappush(self._turns, (max(at, due), session.number, turn, due, session))
 
     def carried_ended(self, at: int) -> None:
         """Free the slot of a session of an earlier phase."""
@@ -286,7 +332,7 @@ class Scheduler:
         if prefill is not None and prefill.used >= prefill.total:
             return self._wait(now)
         if self._turns and not self._timing.takes_arrivals and self._turns[0][0] <= now:
-            ready, _, due, session = heapq.heappop(self._turns)
+            ready, _, _, due, session = heapq.heappop(self._turns)
             return self._send_turn(session, due, ready)
         return self._next_of_closed_loop(now) if self._phase.arrivals is None else self._next_of_arrivals(now)
 
@@ -294,7 +340,7 @@ class Scheduler:
         slots = self._slots
         if slots.used >= slots.total or self._exhausted():
             return self._wait(now)
-        session = self._new_session()
+        session = self._new_session(now)
         if session is None:
             return self._wait(now) if self._exhausted() else STARVED
         due = slots.take()
@@ -313,7 +359,7 @@ class Scheduler:
             if arrival > now:
                 return self._wait(now, arrival)
             if turns_take_arrivals and self._turns and self._turns[0][0] <= now:
-                ready, _, _, session = heapq.heappop(self._turns)
+                ready, _, _, _, session = heapq.heappop(self._turns)
                 self._advance()
                 return self._send_turn(session, arrival, max(arrival, ready))
             if exhausted:
@@ -321,7 +367,7 @@ class Scheduler:
                 continue
             if slots.used >= slots.total:
                 return self._wait(now)
-            found = self._new_session()
+            found = self._new_session(now)
             if found is None:
                 return self._wait(now) if self._exhausted() else STARVED
             free_since = slots.take()
@@ -353,7 +399,7 @@ class Scheduler:
             self._conversations_limit = min(self._conversations_limit, self._conversations.size * self._copies)
         return self._number >= self._conversations_limit
 
-    def _new_session(self) -> ScheduledSession | None:
+    def _new_session(self, now: int) -> ScheduledSession | None:
         """Return the next session; None if its conversation is not indexed yet, or if there is none."""
         number = self._number
         conversation = self._conversations.pick(self._phase.first + number // self._copies)
@@ -367,7 +413,13 @@ class Scheduler:
         turns = self._conversations.turns(conversation)
         if self._user_turns is not None:
             turns = turns[: self._user_turns]
-        return self._session_type(number, conversation, turns, server)
+        session = self._session_type(number, conversation, turns, server)
+        tree = self._conversations.tree(conversation)
+        if tree is not None:
+            session.tree = progress = TreeProgress(tree)
+            for node in tree.starts.get(AT_START, ()):
+                self._start_node(session, progress, node, now)
+        return session
 
     def _send_turn(self, session: ScheduledSession, intended: int, slot_free_at: int) -> Send:
         session.turn += 1
@@ -400,8 +452,9 @@ class Scheduler:
     def _drain(self, now: int) -> Decision:
         """Return the decision when nothing more is sent: wait for the active sessions, and cut them off at last."""
         while self._turns:
-            heapq.heappop(self._turns)
-            self._slots.release(now)
+            *_, session = heapq.heappop(self._turns)
+            if session.tree is None or session.tree.leave():
+                self._slots.release(now)
         if not self._slots.used:
             return OVER
         grace = self._phase.grace_s

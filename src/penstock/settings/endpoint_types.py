@@ -37,8 +37,9 @@ BUILTIN = {
 }
 PLUGIN_GROUP = ENDPOINTS
 
-Input = Literal["images", "audio", "system", "turns", "passages"]
-"""Inputs that a request can carry besides texts. `system` is a system prompt or a user context, `turns` are earlier turns. With
+Input = Literal["images", "audio", "system", "turns", "messages", "passages"]
+"""Inputs that a request can carry besides texts. `system` is a system prompt or a user context, `turns` are earlier turns,
+and `messages` those of the chat API with their roles, tool calls and tool results. With
 `passages`, the first text is a query and the others are what the server ranks."""
 
 
@@ -58,7 +59,7 @@ class Declaration(NamedTuple):
     """Replies can be streams of events."""
     stream_path: str = ""
     """Path of requests for a stream, if it is another one."""
-    inputs: frozenset[Input] = frozenset({"images", "audio", "system", "turns"})
+    inputs: frozenset[Input] = frozenset({"images", "audio", "messages", "system", "turns"})
     length_limits: tuple[str, ...] = ()
     """Fields of a body that limit the length of the reply; the first is sent unless the user asks for another."""
     chunk_usage: bool = False

@@ -29,6 +29,7 @@ from penstock import __version__
 from penstock.errors import UserError
 from penstock.extras import require_extra
 from penstock.records.nodes import LoggedNode
+from penstock.records.payloads import store_files
 from penstock.workers.backend import OnEvent
 from penstock.workers.job import Job, JobSecrets, take_secrets
 from penstock.workers.local_processes import SpawnedWorkers
@@ -356,7 +357,7 @@ class RayWorkers:
         """Copy the payload store in `folder` to the folder `name` of each node, and the user's files that it refers to.
         Return their paths by node."""
         nodes = self._alive()
-        for file in ("payloads.bin", "payloads.idx", "conversations.idx", "sessions.bin"):
+        for file in store_files(folder):
             self._write(nodes, os.path.join(name, file), os.path.join(folder, file))
         paths: dict[str, tuple[str, ...]] = {node.node.id: () for node in nodes}
         for number, path in enumerate(files):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
+
 from penstock.endpoints.base import Endpoint, History
 from penstock.endpoints.reply import Reply
 from penstock.records.payloads import PARTS, BodyParts, Payload, PayloadStore, PayloadWriter
 from penstock.schedule.scheduler import ScheduledSession
 from penstock.settings.schema import EndpointSettings
+from penstock.trees import Node
 
 _CACHE_BYTES = 4 << 20
 _ENTRY_BYTES = 512  # memory of a cached entry besides its body
@@ -16,6 +19,9 @@ _ENTRY_BYTES = 512  # memory of a cached entry besides its body
 
 class Session(ScheduledSession):
     """An active conversation, with what its request bodies are built from."""
+
+    parent_id: str | None = None
+    """The correlation id of the conversation that has started this one."""
 
     def __init__(self, number: int, conversation: int, turns: range, server: int) -> None:
         # Without a call of the base class, which would take 0.3 µs of each request.
@@ -32,6 +38,14 @@ class Session(ScheduledSession):
         self.history: History | None = None
         self.parts: BodyParts | None = None
         """BodyParts of the turn in flight, if its body was built from parts."""
+
+    def start_from(self, parent: ScheduledSession, node: Node) -> None:
+        super().start_from(parent, node)
+        assert isinstance(parent, Session)
+        if node.parent >= 0:
+            self.parent_id = parent.correlation_id
+        if node.forked and parent.history is not None:
+            self.history = msgspec.structs.replace(parent.history, items=parent.history.items.copy())
 
 
 class Outgoing(NamedTuple):
@@ -107,8 +121,8 @@ class BodyBuilder:
         return parts
 
     def waits_for_reply(self, session: Session) -> bool:
-        """True if the body of the next turn contains the reply to the current one."""
-        return self._store.entry(session.turns[session.turn + 1]).kind == PARTS
+        """True if a body that follows the current turn contains its reply."""
+        return session.tree is not None or self._store.entry(session.turns[session.turn + 1]).kind == PARTS
 
     def remember(self, session: Session, reply: Reply) -> None:
         """Add the reply to the history of the conversation."""

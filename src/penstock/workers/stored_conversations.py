@@ -11,6 +11,7 @@ from typing import Literal
 
 from penstock.datasets.sampling import picker
 from penstock.records.payloads import PayloadStore
+from penstock.trees import Tree
 
 
 class StoredConversations:
@@ -60,6 +61,9 @@ class StoredConversations:
 
     def turns(self, conversation: int) -> range:
         return self._store.turns(conversation)
+
+    def tree(self, conversation: int) -> Tree | None:
+        return self._store.tree(conversation)
 
     def delay_ns(self, conversation: int, turn: int) -> int:
         return round(self._store.entry(self._store.turns(conversation)[turn]).delay_ms * 1e6)

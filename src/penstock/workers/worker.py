@@ -376,6 +376,10 @@ class Worker:
         if session.phase < 0:
             session.phase = self._phase_index
             session.correlation_id = self._uuid()
+            if (tree := session.tree) is not None:
+                tree.root_id = tree.root_id or session.correlation_id
+                if session.node == 0:
+                    session.correlation_id = tree.root_id
         try:
             entry, payload, body, built = self._bodies.next(session)
         except MissingBody as missing:
@@ -405,6 +409,8 @@ class Worker:
             built=built,
             images=entry.images,
             audio_seconds=entry.audio_seconds,
+            root_id=None if session.tree is None else session.tree.root_id,
+            parent_id=session.parent_id,
         )
         target = self._targets[session.server]
         data = b"".join((target.head, target.request_headers.format(request, correlation, length).encode(), body))
@@ -452,7 +458,7 @@ class Worker:
             self._release(session)
         if exchange.error is None:
             self._refused[record.url] = 0
-        if session.has_next and self._bodies.waits_for_reply(session):
+        if session.continues and self._bodies.waits_for_reply(session):
             return  # `_on_reply` continues
         if exchange.error is not None and self._waits_for_server(session, exchange):
             return
@@ -491,7 +497,7 @@ class Worker:
             return
         if session.phase == self._phase_index:
             self._scheduler.ended(session, at, more=more)
-        else:
+        elif session.tree is None or session.tree.leave():
             self._scheduler.carried_ended(at)
 
     def _follow(self, exchange: Exchange, target: int) -> bool:
@@ -518,7 +524,7 @@ class Worker:
         A cancelled request does not end its conversation, as in AIPerf. The next turn contains the part of the reply that had
         arrived; if nothing had arrived, it does not contain the cancelled turn."""
         session: Session = exchange.tag.session
-        if session.parts is None or not session.has_next:
+        if session.parts is None or not session.continues:
             return
         more = record.cancelled or (reply is not None and record.failure is None)
         if more and reply is not None and (reply.outputs or not record.cancelled):
