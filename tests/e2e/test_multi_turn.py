@@ -250,18 +250,19 @@ def test_turn_without_content_is_an_error_with_its_line(program: Program) -> Non
 
 
 @pytest.mark.parametrize(
-    ("turns", "noun"),
+    ("turns", "noun", "types"),
     [
-        ('[{"role": "system", "text": "Be brief."}, {"text": "Hi"}]', "system prompts"),
-        ('[{"text": "Hi"}, {"text": "And?"}]', "conversations of several turns"),
+        (
+            '[{"role": "system", "text": "Be brief."}, {"text": "Hi"}]',
+            "system prompts",
+            "chat, responses, messages or chat_embeddings",
+        ),
+        ('[{"text": "Hi"}, {"text": "And?"}]', "conversations of several turns", "chat, responses or messages"),
     ],
 )
-def test_content_that_an_endpoint_cannot_send_is_refused(program: Program, turns: str, noun: str) -> None:
+def test_content_that_an_endpoint_cannot_send_is_refused(program: Program, turns: str, noun: str, types: str) -> None:
     file = program.folder / "chats.jsonl"
     file.write_text(f'{{"turns": {turns}}}\n')
     run = program.profile("mock://", "--endpoint-type", "completions", "--input-file", file, texts=None)
     assert run.status == 2
-    assert (
-        f"The dataset has {noun}, which --endpoint-type completions cannot carry; use chat, responses or messages."
-        in run.err
-    )
+    assert f"The dataset has {noun}, which --endpoint-type completions cannot carry; use {types}." in run.err

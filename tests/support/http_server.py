@@ -32,7 +32,7 @@ class HttpServer:
 
     def __init__(self, answer: Callable[[HttpRequest, int], HttpReply], port: int = 0) -> None:
         self.received: list[HttpRequest] = []
-        received, lock = self.received, threading.Lock()
+        received, lock, keeps = self.received, threading.Lock(), self.keeps
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -41,10 +41,12 @@ class HttpServer:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers.get("content-length", 0)))
                 request = HttpRequest(self.command, self.path, self.headers, body)
-                with lock:
-                    number = len(received)
-                    received.append(request)
-                reply = answer(request, number)
+                reply = HttpReply(status=404)
+                if keeps(request):
+                    with lock:
+                        number = len(received)
+                        received.append(request)
+                    reply = answer(request, number)
                 self.send_response(reply.status)
                 for name, value in reply.headers.items():
                     self.send_header(name, value)
@@ -62,6 +64,11 @@ class HttpServer:
         self.port: int = self._server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()  # stops within 20 ms
+
+    def keeps(self, request: HttpRequest) -> bool:
+        """Return whether a request is kept and answered; any other gets status 404."""
+        del request
+        return True
 
     def __enter__(self) -> HttpServer:
         return self

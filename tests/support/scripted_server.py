@@ -23,6 +23,9 @@ class ScriptedServer(HttpServer):
             return HttpReply(reply, headers={"Content-Type": "text/event-stream"})
         return HttpReply(json.dumps(reply).encode(), headers={"Content-Type": "application/json"})
 
+    def keeps(self, request: HttpRequest) -> bool:
+        return request.method != "GET"  # a run reads the metrics of its server
+
     @property
     def bodies(self) -> list[dict[str, Any]]:
         return [json.loads(request.body) for request in self.received]
