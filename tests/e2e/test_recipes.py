@@ -90,3 +90,11 @@ def test_recipe_writes_its_file(
     found = document(done, file)
     assert check(found), found
     assert read_page(str(done.folder / "report.html"))["conclusions"][0] in " ".join(done.out.split())
+
+
+def test_search_without_a_result_fails(program: Program, mock: Callable[..., MockServer]) -> None:
+    flags = ("max-throughput-ttft-sla", "--ttft-sla-ms", 0.001, "--osl", 2)
+    done = program.profile(mock(ttft=5).url, *SYNTHETIC, *flags, texts=None)
+    assert done.status == 1, done
+    assert not document(done, "max_throughput.json")["found"]
+    assert "No concurrency met a p95 of time_to_first_token below 0.001 ms, not even 1." in done.out

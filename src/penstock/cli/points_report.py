@@ -39,7 +39,10 @@ def report_results(settings: Settings, done: FinishedRun) -> int:
         show(report, settings.experiment)
     if report.search is not None:
         return search_status(done, report.search, quiet=output.quiet)
-    return _status(done, settings, parse_assertions(settings))
+    status = _status(done, settings, parse_assertions(settings))
+    if report.recipe is not None and not report.recipe.document.get("found", True):
+        return status or EXIT_FAILED  # as a search without a limit
+    return status
 
 
 def report_again(
@@ -71,7 +74,7 @@ def show(report: ExperimentReport, settings: ExperimentSettings) -> None:
                 draw_repeated(console, cell, settings.confidence)
         if report.search is not None:
             draw_search(console, report.search)
-        for sentence in report.found:
+        for sentence in () if report.recipe is None else report.recipe.sentences:
             console.print(sentence, highlight=False)
 
     draw_on(draw)

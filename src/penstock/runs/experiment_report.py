@@ -39,8 +39,8 @@ class ExperimentReport(NamedTuple):
     """What a search found."""
     left_out: str | None = None
     """Which points of a sweep `--stop-on-overload` left out."""
-    found: Sequence[str] = ()
-    """What a recipe found, in sentences."""
+    recipe: RecipeResult | None = None
+    """What a recipe found."""
 
 
 def report_experiment(
@@ -73,7 +73,7 @@ def report_experiment(
         write_search(files[-1], search)
     if page := _write_page(folder, variations, results, search, left_out, recipe):
         files.append(page)
-    return ExperimentReport(variations, files, search, left_out, [] if recipe is None else recipe.sentences)
+    return ExperimentReport(variations, files, search, left_out, recipe)
 
 
 def _left_out(variations: Sequence[Variation], results: Sequence[PointOutcome]) -> str | None:
