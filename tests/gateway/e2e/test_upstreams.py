@@ -332,6 +332,19 @@ def test_empty_stream_is_502(gateway: GatewayProcess, upstream: Upstream) -> Non
     upstream.stream_with([])
     reply = gateway.respond(stream=True)
     assert (reply.status, reply.error["type"]) == (502, "stream_aborted")
+    entry = gateway.ledger_entry(reply)
+    assert (entry["usage_source"], entry["output_tokens"]) == ("reserved", 1024)
+
+
+@pytest.mark.parametrize("route", ["/v1/responses", "/v1/chat/completions"])
+def test_stream_with_only_comments_is_charged_like_one_that_was_cut(
+    gateway: GatewayProcess, upstream: Upstream, route: str
+) -> None:
+    upstream.stream_with([b": ping\n\n", b": ping\n\n"])
+    stream = gateway.stream(route, {"max_tokens": 700, "max_output_tokens": 700})
+    assert b"stream_aborted" in stream.read_rest()
+    entry = gateway.ledger_entry(stream)
+    assert (entry["usage_source"], entry["output_tokens"]) == ("reserved", 700)
 
 
 @pytest.mark.slow

@@ -303,6 +303,25 @@ def test_body_after_an_upgrade_is_a_body_and_the_next_request_is_answered(end: b
     assert run(scenario).count(b"HTTP/1.1 200 ") == 1 + (end != b"")
 
 
+@pytest.mark.parametrize("trailer", [b"Authorization: Bearer b", b"X-Request-Id: b", b"Host: y\r\nX-Api-Key: z"])
+def test_trailers_never_become_headers(trailer: bytes) -> None:
+    async def scenario(server: Server) -> tuple[bytes, list[list[str]]]:
+        seen: list[list[str]] = []
+
+        async def serve(request: CallerRequest) -> bytes:
+            body = await request.content.read()
+            seen.append([*request.headers])
+            return body
+
+        server.serve = serve
+        head = POST + b"Authorization: Bearer a\r\nTransfer-Encoding: chunked\r\n\r\n"
+        return await ask(server, head + b"2\r\nab\r\n0\r\n%b\r\n\r\n" % trailer), seen
+
+    reply, seen = run(scenario)
+    assert reply.startswith(b"HTTP/1.1 200 ")
+    assert seen == [["Host", "Authorization", "Transfer-Encoding"]]
+
+
 @pytest.mark.parametrize("rest", [b"x" * 1000, b""])
 def test_body_that_the_handler_does_not_read_is_skipped(rest: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller gets the reply, and the next one if it sends the body within the time for that."""

@@ -151,11 +151,12 @@ def walk(root: Any, shape: Shape, source: str, found: Texts | None = None, addre
             if kind is str:
                 if not value:
                     continue
-                string = member.string if isinstance(member, FieldMap) else member
-                if value in _COMMON_VALUES and string in (SETTING, WORD):
+                string = member if type(member) is int else member.string  # type: ignore[union-attr]
+                if string == SKIP:
                     continue
                 if string > UNKNOWN:
-                    _add_encoded(node, key, value, string, source, complete)
+                    if string > WORD or value not in _COMMON_VALUES:
+                        _add_encoded(node, key, value, string, source, complete)
                 elif address is not None:
                     found.pieces.append((_below(address, key), TextRef(node, key, value, DELTA, string)))
                 elif not joined or (id(node), key) not in joined:
