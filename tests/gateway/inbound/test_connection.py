@@ -303,7 +303,7 @@ def test_body_after_an_upgrade_is_a_body_and_the_next_request_is_answered(end: b
     assert run(scenario).count(b"HTTP/1.1 200 ") == 1 + (end != b"")
 
 
-@pytest.mark.parametrize("trailer", [b"Authorization: Bearer b", b"X-Request-Id: b", b"Host: y\r\nX-Api-Key: z"])
+@pytest.mark.parametrize("trailer", [b"Authorization: Bearer b", b"X-Request-Id: b", b"X-Api-Key: b\r\nX-Other: c"])
 def test_trailers_never_become_headers(trailer: bytes) -> None:
     async def scenario(server: Server) -> tuple[bytes, list[list[str]]]:
         seen: list[list[str]] = []
