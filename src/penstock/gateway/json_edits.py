@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from penstock.gateway.refusal import Refusal
+
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
 _EVERY_STRING = re.compile(_STRING, re.DOTALL)
 _ANY_TOKEN = re.compile(rb'(%b)(\s*+:)?|([{\[])|([}\]])|(,)|[^\s{}\[\],:"]++' % _STRING, re.DOTALL)
@@ -117,8 +119,9 @@ _MEMBER_COST = 10
 """A member of the top level takes as long as so many brackets."""
 
 
-class TooComplexError(ValueError):
-    """The JSON has more members or nested values than a search may pass."""
+def too_complex() -> Refusal:
+    """Return the refusal of JSON with more members or nested values than a search may pass."""
+    return Refusal(413, "invalid_request_error", "The request body has too many values.")
 
 
 class _Member(NamedTuple):
@@ -134,14 +137,14 @@ class _Member(NamedTuple):
 def top_level_spans(data: bytes, name: str, max_brackets: int = 0) -> list[tuple[int, int]]:
     """Return start and end of the value of every top-level member of that name. `data` is a prefix of valid JSON.
 
-    Raise TooComplexError after `max_brackets`, if that is not 0.
+    Raise Refusal after `max_brackets`, if that is not 0.
     """
     encoded = name.encode()
     return [(member.value_start, member.end) for member in _members(data, max_brackets) if member.name == encoded]
 
 
 def top_level_names(data: bytes, max_brackets: int) -> list[str]:
-    """Return the names of the top-level members. Raise TooComplexError after `max_brackets`."""
+    """Return the names of the top-level members. Raise Refusal after `max_brackets`."""
     return [member.name.decode("utf-8", "replace") for member in _members(data, max_brackets)]
 
 
@@ -219,7 +222,7 @@ def _members(data: bytes, max_brackets: int) -> Iterator[_Member]:
             if first == 0x7D:
                 return
             if left <= 0:
-                raise TooComplexError
+                raise too_complex()
 
 
 def _container_end(data: bytes, position: int, left: int) -> tuple[int, int]:
@@ -234,7 +237,7 @@ def _container_end(data: bytes, position: int, left: int) -> tuple[int, int]:
         depth += 1 if data[position - 1] in b"{[" else -1
         left -= 1
         if left <= 0:
-            raise TooComplexError
+            raise too_complex()
     return position, left
 
 

@@ -14,24 +14,6 @@ def too_large(limit: int) -> Refusal:
     return Refusal(413, "invalid_request_error", f"The request body is larger than the limit of {limit} bytes.")
 
 
-def never_fits(needed: int, limit: int) -> Refusal:
-    message = f"The request needs up to {needed} tokens, but this API key is limited to {limit} per minute."
-    return Refusal(400, "invalid_request_error", message, code="token_limit_exceeded")
-
-
-def body_timeout() -> Refusal:
-    return Refusal(408, "timeout", "The request body did not arrive in time.")
-
-
-def invalid_body() -> Refusal:
-    return Refusal(400, "invalid_request_error", "The chunks of the request body are not valid.")
-
-
-def unknown_reference(param: str) -> Refusal:
-    message = f"The `{param}` does not exist."
-    return Refusal(404, "invalid_request_error", message, code=f"{param}_not_found", param=param)
-
-
 def blocked(side: str, guardrail: str | None, *, timed_out: bool = False, too_long: bool = False) -> Refusal:
     message = block_message(side, guardrail, timed_out=timed_out, too_long=too_long)
     return Refusal(422, block_type(timed_out=timed_out), message, code=block_code(too_long=too_long))

@@ -31,13 +31,12 @@ from penstock.gateway.inbound.auth import (
     client_ip,
     recorded_model_name,
 )
-from penstock.gateway.inbound.body import ParsedBody, edit_body, read_body, too_complex
+from penstock.gateway.inbound.body import ParsedBody, edit_body, read_body
 from penstock.gateway.inbound.body_reader import BodyEndedError, BodyReader
 from penstock.gateway.inbound.connection import CallerRequest
 from penstock.gateway.inbound.inspections import inspect_input, inspect_refusal
 from penstock.gateway.inbound.large_bodies import large_message, needs_process, read_large_body
 from penstock.gateway.inbound.quota import Quota
-from penstock.gateway.json_edits import TooComplexError
 from penstock.gateway.limits.limiter import Limiter
 from penstock.gateway.memory import Holding, MemoryBudget
 from penstock.gateway.observe.recorder import Recorder
@@ -45,7 +44,7 @@ from penstock.gateway.operator_log import log_operator_message
 from penstock.gateway.outbound.delivery import ReplyDelivery
 from penstock.gateway.outbound.response import CallerResponse, CommonHeaders
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.replies import JSON, body_timeout, never_fits, unknown_reference, upstream_request_id
+from penstock.gateway.replies import JSON, upstream_request_id
 from penstock.gateway.resources.config import GatewayConfig
 from penstock.gateway.resources.snapshot import CallerKey, Model
 from penstock.gateway.storage.response_ids import ResponseIds, ResponseOwner
@@ -132,7 +131,8 @@ class GatewayRequest:
             if self._ending.caller_gone:
                 self._record_disconnect()
             else:
-                self._refuse(shutting_down() if self._ending.shutting_down else body_timeout())
+                timeout = Refusal(408, "timeout", "The request body did not arrive in time.")
+                self._refuse(shutting_down() if self._ending.shutting_down else timeout)
         except Exception as error:
             self._report_internal_error(error)
         finally:
@@ -231,7 +231,8 @@ class GatewayRequest:
             if owner is not None and owner.key_id == key.id:
                 targets = tuple(target for target in targets if target.key.id == owner.account)
             if owner is None or owner.key_id != key.id or not targets:
-                raise unknown_reference(param)
+                message = f"The `{param}` does not exist."
+                raise Refusal(404, "invalid_request_error", message, code=f"{param}_not_found", param=param)
         return targets
 
     async def _owner_of(self, reply_id: str) -> ResponseOwner | None:
@@ -266,7 +267,8 @@ class GatewayRequest:
         known = request.input_tokens
         input_tokens = self._dialect.input_tokens(request.data) if known is None else known
         if (needed := input_tokens + request.asked_output) > limit:
-            raise never_fits(needed, limit)
+            message = f"The request needs up to {needed} tokens, but this API key is limited to {limit} per minute."
+            raise Refusal(400, "invalid_request_error", message, code="token_limit_exceeded")
 
     async def _check_tokens(self, key: CallerKey) -> None:
         """Refuse a request that exceeds a limit before it is inspected. Without an inspection, `reserve` follows at once."""
@@ -355,14 +357,11 @@ class GatewayRequest:
     async def _message(self, target: Target) -> bytes:
         request, options = self._body, self._usage_options(target)
         forwarded = target.forwarded_headers(self._headers, self.accounting.entry.api_key_id)
-        try:
-            if request.was_read_in_process:
-                message = await large_message(request, target, options, self.request_id, forwarded)
-                self._ending.raise_if_ended()
-                return message
-            body = edit_body(request, target.upstream_json, options, target.renames, target.defaults)
-        except TooComplexError:
-            raise too_complex() from None
+        if request.was_read_in_process:
+            message = await large_message(request, target, options, self.request_id, forwarded)
+            self._ending.raise_if_ended()
+            return message
+        body = edit_body(request, target.upstream_json, options, target.renames, target.defaults)
         return target.head(len(body), self.request_id, forwarded) + body
 
     def _usage_options(self, target: Target) -> bytes | None:

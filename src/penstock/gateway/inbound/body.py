@@ -15,8 +15,8 @@ from penstock.gateway.dialects.base import MAX_OUTPUT_TOKENS, Dialect, RequestMe
 from penstock.gateway.dialects.media_parts import MediaParts
 from penstock.gateway.json_edits import (
     MAX_BRACKETS,
-    TooComplexError,
     set_member,
+    too_complex,
     top_level_names,
     top_level_spans,
     with_members,
@@ -108,7 +108,7 @@ def _check_spelling(data: bytes, dialect: Dialect) -> None:
     if dialect.misspelled_key.search(data) is None and (b"\\u0" not in data or _ESCAPED_KEY.search(data) is None):
         return
     known = dialect.body.__struct_fields__
-    for name in _names(data):
+    for name in top_level_names(data, MAX_BRACKETS):
         if name not in known and name.casefold() in known:
             raise _invalid(f"The request body has `{name}`; did you mean `{name.casefold()}`?", name.casefold())
 
@@ -118,7 +118,7 @@ def _check_references(data: bytes, dialect: Dialect) -> None:
     # Escapes can spell the letters and the underscore of a name.
     is_escaped = b"\\u00" in data and any(prefix in data for prefix in (b"\\u005", b"\\u006", b"\\u007"))
     for name, key in dialect.reference_keys:
-        if (is_escaped or data.count(key) > 1) and len(_spans(data, name)) > 1:
+        if (is_escaped or data.count(key) > 1) and len(top_level_spans(data, name, MAX_BRACKETS)) > 1:
             raise _invalid(f"The request body has `{name}` more than once.", name)
 
 
@@ -135,10 +135,6 @@ def check_complexity(request: ParsedBody) -> None:
     """Raise Refusal for a body with more values than can be inspected. A body that is not large has fewer."""
     if request.values is not None and request.values > MAX_VALUES:
         raise too_complex()
-
-
-def too_complex() -> Refusal:
-    return Refusal(413, "invalid_request_error", "The request body has too many values.")
 
 
 def _parse(data: bytes, dialect: Dialect) -> tuple[bytes, RequestMembers]:
@@ -161,24 +157,10 @@ def _model_span(data: bytes, raw: bytes) -> tuple[int, int]:
     if data.count(b'"model"') == 1 and b"\\u006" not in data:
         start = data.index(raw, data.index(b'"model"') + 7)
         return start, start + len(raw)
-    spans = _spans(data, "model")
+    spans = top_level_spans(data, "model", MAX_BRACKETS)
     if len(spans) != 1:
         raise _invalid("The request body has `model` more than once.", "model")
     return spans[0]
-
-
-def _spans(data: bytes, name: str) -> list[tuple[int, int]]:
-    try:
-        return top_level_spans(data, name, MAX_BRACKETS)
-    except TooComplexError:
-        raise too_complex() from None
-
-
-def _names(data: bytes) -> list[str]:
-    try:
-        return top_level_names(data, MAX_BRACKETS)
-    except TooComplexError:
-        raise too_complex() from None
 
 
 def edit_body(
@@ -188,7 +170,7 @@ def edit_body(
     renames: dict[bytes, bytes],
     defaults: dict[bytes, bytes],
 ) -> bytes:
-    """Return the body for an upstream. `model` is a JSON string. Raise TooComplexError."""
+    """Return the body for an upstream. `model` is a JSON string. Raise Refusal."""
     body = replace_model(request, model)
     if usage_options is not None:
         body = set_member(body, "stream_options", usage_options)

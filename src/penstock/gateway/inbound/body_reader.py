@@ -9,7 +9,8 @@ from penstock.gateway.ending import CallerGoneError
 from penstock.gateway.inbound.connection import CallerRequest
 from penstock.gateway.inbound.large_bodies import join
 from penstock.gateway.memory import Holding
-from penstock.gateway.replies import invalid_body, too_large
+from penstock.gateway.refusal import Refusal
+from penstock.gateway.replies import too_large
 
 
 class BodyEndedError(Exception):
@@ -54,7 +55,8 @@ class BodyReader:
         except ConnectionError:
             raise CallerGoneError from None
         except (web.RequestPayloadError, HttpProcessingError):
-            raise invalid_body() from None
+            message = "The chunks of the request body are not valid."
+            raise Refusal(400, "invalid_request_error", message) from None
         finally:
             self.waiting = False
 

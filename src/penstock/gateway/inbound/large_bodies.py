@@ -45,7 +45,7 @@ async def read_large_body(data: bytes, dialect: Dialect, default_output: int) ->
 async def large_message(
     request: ParsedBody, target: Target, usage_options: bytes | None, request_id: str, forwarded: bytes = b""
 ) -> bytes:
-    """Return the message to the upstream. Raise TooComplexError."""
+    """Return the message to the upstream. Raise Refusal."""
     if usage_options is None and not target.renames and not target.defaults:
         pieces = await run_in_thread(lambda: _replace_model(request, target.upstream_json))
     else:
