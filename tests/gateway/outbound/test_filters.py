@@ -138,7 +138,7 @@ def test_responses_keep_the_bytes_of_the_upstream() -> None:
 
 @pytest.mark.parametrize("frame", [WholeReply(b'{"echo":"sk-secret-1"}'), Frame(event({"echo": "sk-secret-1"}))])
 def test_provider_key_is_removed_from_a_reply_that_repeats_it(frame: Frame) -> None:
-    [clean] = Redact([b"sk-secret-1"]).feed([frame])  # type: ignore[misc]
+    [clean] = Redact(b"sk-secret-1").feed([frame])  # type: ignore[misc]
     assert b"sk-secret" not in clean.raw
     assert clean.data is not None
     assert "echo" in json.loads(clean.data)
@@ -165,9 +165,9 @@ def longest_part(text: bytes, data: bytes) -> int:
 def test_provider_key_split_over_two_events_is_redacted(between: bytes, around: tuple[bytes, bytes]) -> None:
     for at in range(1, len(KEY)):
         events = [delta(b"Hi"), delta(around[0] + KEY[:at]), between, delta(KEY[at:] + around[1]), delta(b"end")]
-        step = Redact([b"another-secret-value", KEY])
+        step = Redact(b"another-secret-value", KEY)
         passed = through(step, [b"".join(events)])
-        assert passed == through(Redact([KEY]), [data for data in events if data])
+        assert passed == through(Redact(KEY), [data for data in events if data])
         assert longest_part(KEY, passed) < len(KEY) // 4 + 3, (at, passed)
         assert [len(passed.split(b"\n\n")), step.held_bytes] == [5 + (between != b""), 0]
         for frame in Frames().feed(passed):
@@ -178,7 +178,7 @@ def test_provider_key_split_between_the_parts_of_a_large_event_is_redacted() -> 
     for at in range(1, len(KEY)):
         begin = Part(b'data: {"text":"' + KEY[:at], begins=True, ends=False)
         end = Part(KEY[at:] + b'"}\n\n', begins=False, ends=True)
-        step = Redact([KEY])
+        step = Redact(KEY)
         passed = joined([*step.feed([begin]), *step.feed([end])])  # type: ignore[misc]
         assert longest_part(KEY, passed) < len(KEY) // 4 + 3, (at, passed)
         assert passed.endswith(b'"}\n\n')
@@ -188,7 +188,7 @@ def test_provider_key_split_between_the_parts_of_a_large_event_is_redacted() -> 
 def test_event_that_ends_like_the_beginning_of_a_provider_key_is_passed_on_unchanged(word: bytes) -> None:
     for at in range(1, len(KEY) * 3 // 4):
         stream = delta(KEY[:at]) + (delta(word) if word else b"")
-        step = Redact([KEY])
+        step = Redact(KEY)
         passed = through(step, [stream]) + joined(step.finish() or [RawBytes(b"")])  # type: ignore[arg-type]
         assert passed == stream or KEY in KEY[:at] + word
 

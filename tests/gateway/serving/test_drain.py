@@ -13,13 +13,14 @@ import uvloop
 from penstock.gateway.inbound.connection import CallerRequest, CallerServer
 from penstock.gateway.outbound.response import CallerResponse, CommonHeaders
 from penstock.gateway.serving import drain as drain_module
-from penstock.gateway.serving.drain import Drain
+from penstock.gateway.serving.drain import drain
 
 POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
 Open = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+Start = Callable[[asyncio.Event], "asyncio.Task[None]"]
 
 
-def run(scenario: Callable[[Drain, Open], Awaitable[None]]) -> None:
+def run(scenario: Callable[[Start, Open], Awaitable[None]]) -> None:
     async def main() -> None:
         common = CommonHeaders()
 
@@ -34,8 +35,12 @@ def run(scenario: Callable[[Drain, Open], Awaitable[None]]) -> None:
         config = SimpleNamespace(listen=SimpleNamespace(drain_s=600))
         app: Any = SimpleNamespace(common_headers=common, config=config, requests={}, cut_off=lambda: None)
         port = listening.sockets[0].getsockname()[1]
-        drain = Drain(loop, app, callers, listening)
-        await asyncio.wait_for(scenario(drain, lambda: asyncio.open_connection("127.0.0.1", port)), 60)
+
+        def start(cut_off: asyncio.Event) -> asyncio.Task[None]:
+            listening.close()
+            return loop.create_task(drain(app, callers, cut_off))
+
+        await asyncio.wait_for(scenario(start, lambda: asyncio.open_connection("127.0.0.1", port)), 60)
 
     uvloop.run(main())
 
@@ -46,17 +51,17 @@ def test_request_on_an_idle_connection_is_answered_within_the_notice(
 ) -> None:
     monkeypatch.setattr(drain_module, "NOTICE_S", 3600)
 
-    async def scenario(drain: Drain, connect: Open) -> None:
+    async def scenario(start: Start, connect: Open) -> None:
         reader, writer = await connect()
         for _ in range(requests_before):
             writer.write(POST)
             assert b"connection: close" not in await reader.readuntil(b"\r\n\r\nok")
         await asyncio.sleep(2 * drain_module.CHECK_S)  # the server has accepted the connection
-        drain.start()
+        ended = start(asyncio.Event())
         await asyncio.sleep(4 * drain_module.CHECK_S)
         writer.write(POST)
         assert b"\r\nconnection: close\r\n" in await reader.read()  # until the server closes
-        await drain.ended
+        await ended
 
     run(scenario)
 
@@ -65,20 +70,19 @@ def test_request_on_an_idle_connection_is_answered_within_the_notice(
 def test_idle_connection_is_closed_when_the_notice_or_the_drain_time_is_over(
     is_cut_off: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drain_module, "NOTICE_S", 3600)
+    monkeypatch.setattr(drain_module, "NOTICE_S", 3600 if is_cut_off else 0.05)
 
-    async def scenario(drain: Drain, connect: Open) -> None:
+    async def scenario(start: Start, connect: Open) -> None:
         reader, _ = await connect()
         await asyncio.sleep(2 * drain_module.CHECK_S)
-        drain.start()
-        await asyncio.sleep(4 * drain_module.CHECK_S)
-        assert not reader.at_eof()
-        assert not drain.ended.done()
+        cut_off = asyncio.Event()
+        ended = start(cut_off)
         if is_cut_off:
-            drain.cut_off()
-        else:
-            monkeypatch.setattr(drain_module, "NOTICE_S", 0)
+            await asyncio.sleep(4 * drain_module.CHECK_S)
+            assert not reader.at_eof()
+            assert not ended.done()
+            cut_off.set()
         assert await reader.read() == b""
-        await drain.ended
+        await ended
 
     run(scenario)

@@ -170,6 +170,8 @@ class CallerConnection(web.RequestHandler):
         finally:
             self._current_request = None
             self._request_in_progress = False
+            if self._handler_waiter is not None:
+                self._handler_waiter.set_result(None)  # `shutdown` waits for it
         if self._upgraded and not self._messages and self._parser is not None:
             self._parser.set_upgraded(False)  # the request to change the protocol was ignored
             self._upgraded = False

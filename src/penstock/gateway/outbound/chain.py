@@ -171,8 +171,9 @@ class ReplyChain:
     def _count(self) -> None:
         """Count what is held, and pause the upstream while the worker holds too much."""
         held = self.splitter.held_bytes
-        for step in self._filters:
-            held += step.held_bytes
+        if self.max_bytes == inf:  # no filter gets a whole reply before its end
+            for step in self._filters:
+                held += step.held_bytes
         if held == self._held:
             return
         self._held = held

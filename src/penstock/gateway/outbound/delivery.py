@@ -85,7 +85,7 @@ class ReplyDelivery:
             filters.append(BindId(reader, lambda reply_id: self._bind(reply_id, self._target, True)))
         if dialect.restores_model:
             filters.append(RestoreModel(dialect, self._model_name))
-        filters.append(Redact(self._target.secrets))
+        filters.append(Redact(*self._target.secrets))
         if self._policy is not None:
             stream = splitter if isinstance(splitter, Frames) else None
             accounting = self._accounting

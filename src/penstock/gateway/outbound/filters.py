@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from time import monotonic, perf_counter
 
 from penstock.gateway.dialects.base import Dialect, StreamReader
@@ -94,8 +95,8 @@ class Redact(_Filter):
     """Removes the credentials of the provider key from a reply that repeats them. One of at least 16 characters is also
     removed if two events of a stream have a part each, except for a part of less than a quarter."""
 
-    def __init__(self, secrets: list[bytes]) -> None:
-        self._secrets = [(secret, len(secret) // 4 if len(secret) >= _MIN_SPLIT else 0) for secret in secrets]
+    def __init__(self, *secrets: bytes) -> None:
+        self._secrets = _with_quarters(secrets)
         self._previous = b""
         """The last event with data."""
         self._held: list[Frame] = []
@@ -148,6 +149,11 @@ class Redact(_Filter):
     def finish(self) -> Released:
         held, self._held = self._held, []
         return held
+
+
+@lru_cache(1024)
+def _with_quarters(secrets: tuple[bytes, ...]) -> list[tuple[bytes, int]]:
+    return [(secret, len(secret) // 4 if len(secret) >= _MIN_SPLIT else 0) for secret in secrets]
 
 
 def _ends(raw: bytes, text: bytes) -> bool:

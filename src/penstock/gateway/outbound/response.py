@@ -146,17 +146,19 @@ class CallerResponse:
         self, status: int, phases_ms: Mapping[str, float], headers: tuple[Header, ...], *framing: Header
     ) -> bytes:
         extra = self._extra_headers
-        lines = [
-            f"HTTP/1.1 {status} {_REASONS.get(status, 'Unknown')}\r\ndate: {self._common.date()}\r\n",
-            f"server-timing: {server_timing(phases_ms)}\r\n{self._ids}",
-        ]
-        lines += [f"{name}: {value}\r\n" for name, value in extra]
-        lines += [f"{name}: {value}\r\n" for name, value in (*headers, *framing) if (name, value) not in extra]
+        head = (
+            f"HTTP/1.1 {status} {_REASONS.get(status, 'Unknown')}\r\ndate: {self._common.date()}\r\n"
+            f"server-timing: {server_timing(phases_ms)}\r\n{self._ids}"
+        )
+        for name, value in extra:
+            head += f"{name}: {value}\r\n"
+        for header in (*headers, *framing):
+            if header not in extra:
+                head += f"{header[0]}: {header[1]}\r\n"
         if self._common.draining:
             self._keeps_alive = False
         if not self._keeps_alive:
-            lines.append("connection: close\r\n")
+            head += "connection: close\r\n"
         elif self._is_http10:
-            lines.append("connection: keep-alive\r\n")
-        lines.append("\r\n")
-        return "".join(lines).encode()
+            head += "connection: keep-alive\r\n"
+        return f"{head}\r\n".encode()
