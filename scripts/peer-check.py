@@ -93,6 +93,11 @@ COMMANDS = (
     "--endpoint-type huggingface_generate --request-count 4",
     "--endpoint-type image_generation --request-count 2",
     "--endpoint-type audio_transcription --audio-length-mean 1 --request-count 2",
+    "--endpoint-type chat_embeddings --request-count 3",
+    "--endpoint-type nim_embeddings --request-count 3",
+    "--endpoint-type image_edit --request-count 2 --image-width-mean 16 --image-height-mean 16",
+    "--endpoint-type image_retrieval --request-count 2 --image-width-mean 16 --image-height-mean 16",
+    "--endpoint-type raw --input-file raw.jsonl --custom-dataset-type raw_payload --request-count 2 --url {path}",
     """--endpoint-type template \
     --extra-inputs 'payload_template:{"model": "m", "messages": [{"role": "user", "content": {{ text|tojson }}}]}' \
     --extra-inputs response_field:choices[0].message.content --request-count 2 --url {path}""",
@@ -101,6 +106,13 @@ COMMANDS = (
     "--gpu-telemetry {gpu} --request-count 5",
     "--concurrency 1,2 --request-count 4",
     "--num-profile-runs 2 --request-count 4",
+    "--concurrency 1,2 --num-profile-runs 2 --request-count 4",
+    "--concurrency 1,2 --num-profile-runs 2 --request-count 4 --parameter-sweep-mode independent",
+    "--num-profile-runs 3 --request-count 4 --convergence-metric request_latency",
+    "--request-rate-mode constant --concurrency 5 --benchmark-duration 0.3",
+    "--record-processors 2 --stats-interval 1 --request-count 4",
+    "--server-metrics-formats jsonl --request-count 4 --warmup-request-count 2",
+    "--export-level summary --request-count 4 --no-server-metrics",
 )
 
 
