@@ -63,11 +63,9 @@ class IncrementalSearch:
     def begin_after(self, tail: str) -> None:
         """Begin with the end of another text, in which only matches that end in later text count (see `add_border`)."""
         self._borders = []
-        self.text = tail
-        self.end = len(tail)
-        self._cursors = [rule.finder.undecided_from(tail, 0) for rule in self._chain.rules]
+        self.add(tail)
+        self._cursors = [self.base + rule.finder.undecided_from(self.text, 0) for rule in self._chain.rules]
         self.decided = min(self._cursors, default=self.end)
-        self._search_literals(tail)
 
     def add_border(self) -> None:
         """Begin the next text, which a reader sees without a gap."""
@@ -82,31 +80,30 @@ class IncrementalSearch:
 
     def add(self, text: str) -> list[Mask]:
         """Search the next piece. Return the matches to mask. Raises `Blocked`."""
+        chain = self._chain
         self.end += len(text)
         self.text += text
-        self._search_literals(text)
-        if self._chain.rules:
+        literals = chain.literals
+        if literals is not None:
+            folded = self._fold(text)
+            suffix = self._suffix
+            unsearched = suffix + folded
+            for number, start, end in literals.literals.find(unsearched):
+                first = self.folded_end - len(suffix)
+                if end > len(suffix) and (
+                    self._borders is None or self._crosses(first + start, first + end, folded=True)
+                ):
+                    for guardrail in literals.guardrails_of[number]:
+                        guardrail.record_block(self._shared.match_counts, self._source)
+            self.folded_end += len(folded)
+            self._suffix = suffix = literals.literals.partial_suffix(unsearched)
+            self.folded_decided = self.folded_end - len(suffix)
+        if chain.rules:
             return self._search_rules(final=False)
         self.decided = self.end
-        if len(self.text) > self._chain.context + _SPARE:
+        if len(self.text) > chain.context + _SPARE:
             self._drop(len(self.text))
         return _NO_MASKS
-
-    def _search_literals(self, text: str) -> None:
-        literals = self._chain.literals
-        if literals is None:
-            return
-        folded = self._fold(text)
-        suffix = self._suffix
-        unsearched = suffix + folded
-        first = self.folded_end - len(suffix)
-        self.folded_end += len(folded)
-        for number, start, end in literals.literals.find(unsearched):
-            if end > len(suffix) and (self._borders is None or self._crosses(first + start, first + end, folded=True)):
-                for guardrail in literals.guardrails_of[number]:
-                    guardrail.record_block(self._shared.match_counts, self._source)
-        self._suffix = suffix = literals.literals.partial_suffix(unsearched)
-        self.folded_decided = self.folded_end - len(suffix)
 
     def _crosses(self, start: int, end: int, *, folded: bool = False) -> bool:
         return any(start < border[folded] < end for border in self._borders or ())
@@ -208,8 +205,10 @@ class NormalisedSearch(IncrementalSearch):
     def __init__(self, raw: IncrementalSearch) -> None:
         """Begin where `raw` is: both forms are equal so far."""
         super().__init__(raw._shared, DELTA + DERIVED)
-        own = {"_source": self._source, "_fold": self._fold, "_cursors": list(raw._cursors)}
-        vars(self).update({**vars(raw), **own})
+        # `vars` would be shorter, and slow down each later access to an attribute of both.
+        for name in ("_suffix", "base", "decided", "end", "folded_decided", "folded_end", "text"):
+            setattr(self, name, getattr(raw, name))
+        self._cursors = list(raw._cursors)
         self._fold(self.text)
         self._pieces = deque([_Piece(raw.base, raw.base, raw.text)])
         self._ignorables = ""
@@ -224,7 +223,7 @@ class NormalisedSearch(IncrementalSearch):
         masks = self.add(normalise(text))
         while len(self._pieces) > 1 and self._pieces[1].start <= self.base:
             self._pieces.popleft()
-        return self._original(masks)
+        return self._original(masks) if masks else masks
 
     def finish(self) -> list[Mask]:
         return self._original(super().finish())
