@@ -46,6 +46,8 @@ def test_result_has_the_figures_of_the_server(result: penstock.Result) -> None:
     assert result.metrics["time_to_first_token"].min >= TTFT_MS
     assert result.metrics["output_sequence_length"].avg == 5
     assert result.certificate.verdict in ("VALID", "DEGRADED", "INVALID")
+    assert result.certificate.load.verdict in ("VALID", "DEGRADED", "INVALID")
+    assert result.certificate.metrics["request_latency"].verdict in ("VALID", "DEGRADED", "INVALID")
     assert (result.folder / "profile_export_aiperf.json").exists()
     assert "Time to First Token" in str(result)
 

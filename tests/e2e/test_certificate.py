@@ -89,3 +89,18 @@ def test_log_of_another_version_is_refused_with_its_version(mock, program):
     assert done.status == 2
     assert f"was written by Penstock {header['penstock_version']}, whose log format" in done.err
     assert "Traceback" not in done.err
+
+
+def test_tokens_of_a_burst_are_left_out_although_the_run_has_them(mock, program):
+    """The mock sends 60 tokens within about a millisecond, so reads cannot tell them apart."""
+    flags = ("--streaming", "--concurrency", 2, "--request-count", 40, "--osl", 60)
+    outcome = program.profile(mock(ttft=30, itl=0.02).url, *flags)
+    assert outcome.status == 0, outcome
+    judged = outcome.summary["certificate"]["metrics"]
+    assert judged["inter_token_latency"]["verdict"] == "UNOBSERVABLE"
+    assert judged["time_to_first_token"]["verdict"] != "UNOBSERVABLE"
+    assert outcome.summary["inter_token_latency"]["count"] > 0
+    screen = " ".join(outcome.out.split())
+    assert "cannot be observed: in " in screen
+    assert "Inter Token Latency (ms)" not in screen
+    assert "Time to First Token (ms)" in screen

@@ -25,7 +25,7 @@ _OPTIONS = """
 --show-trace-timing | bool show_http
     Also print the table of HTTP phases.
 --verbose, -v | bool verbose
-    Also print the tables of requests and tokens over time.
+    Print all tables and notes.
 --output-dir FOLDER | path output_dir
     Write the files into this folder instead of RUN.
 --overwrite | bool overwrite
