@@ -185,13 +185,15 @@ def _peak(settings: ExperimentSettings, variations: Sequence[VariationFigures]) 
     best = best_load(loads)
     below, above = (None, None) if best is None else neighbours(loads, best)
     name, unit = parameter.replace("_", " "), CATALOGUE[metric].unit
-    condition = ""
+    condition, limited = "", metric
     if not goodput:
         limited, limit = _limit(settings)
         condition = f" with a p95 of {limited} below {limit:g} ms"
     elif settings.slo_attainment is not None:
         condition = f" with at least {100 * settings.slo_attainment:g} % good requests"
-    if best is None:
+    if best is None and not any(_mean(each, limited, "avg") for each in variations):
+        sentence = f"No load has {limited}; choose another recipe, or replies with more tokens."
+    elif best is None:
         lowest = f", not even {min(loads):g}" if loads else ""
         sentence = f"No {name} met{condition.removeprefix(' with')}{lowest}."
     else:

@@ -37,6 +37,15 @@ _RECIPES = {
 """All but max-concurrency-under-sla, which is a search of its own."""
 SEARCHES = ("max-concurrency-under-sla", "max-throughput-ttft-sla", "max-throughput-itl-sla", "max-goodput-under-slo")
 """Recipes that choose the loads by results."""
+_LENGTHS = ("input.input_tokens_mean", "input.output_tokens_mean")
+MADE_BY_RECIPE = {
+    "prefill-ttft-curve": _LENGTHS[:1],
+    "decode-itl-curve": _LENGTHS[1:],
+    "pareto-sweep": _LENGTHS,
+    "max-goodput-under-slo": ("goodput",),
+    "max-concurrency-under-sla": ("experiment.find_max", "experiment.slos"),
+}
+"""Targets that a recipe sets besides the concurrency."""
 RECIPE_FIELDS = {name for recipe in _RECIPES.values() for name in recipe.flags.split()}
 _LIMITS = (
     ("ttft_sla_ms", "time_to_first_token"),

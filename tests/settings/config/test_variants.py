@@ -307,3 +307,25 @@ def test_distributions_can_be_swept() -> None:
     assert dict(two.input.distributions) == {"input_tokens_mean": NumberDistribution(mean=100, median=80)}
     numbers = text.replace("{mean: 100, median: 80}", "128")
     assert [(s.input.input_tokens_mean, s.input.input_tokens_stddev) for _, s in points(numbers)] == [(64, 0), (128, 0)]
+
+
+RECIPES = (
+    "concurrency-ramp, concurrencyMax: 9",
+    "prefill-ttft-curve, islMin: 10, islMax: 40, islSteps: 3",
+    "decode-itl-curve, oslMax: 90",
+    "pareto-sweep, islOslPairs: '9/9,20/5'",
+    "max-throughput-ttft-sla, ttftSlaMs: 20",
+    "max-goodput-under-slo, e2eSlaMs: 20",
+    "max-concurrency-under-sla, e2eSlaMs: 20",
+)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_expanded_recipe_is_read_again_as_the_same(recipe: str) -> None:
+    text = f"sweep: {{recipeName: {recipe}}}\nbenchmark: {{model: m, endpoint: {{streaming: true}}}}\n"
+    first = points(text)[0][1]
+    found, again = (
+        [(values, each.input, each.load, each.goodput) for values, each in points(written)]
+        for written in (text, expanded(first))
+    )
+    assert found == again

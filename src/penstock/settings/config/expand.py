@@ -28,6 +28,7 @@ from penstock.settings.config.keys import (
 from penstock.settings.config.reader import camel_case
 from penstock.settings.flags import Flag
 from penstock.settings.input_config import distribution_config, length_shape, model_config
+from penstock.settings.recipes import MADE_BY_RECIPE
 from penstock.settings.schema import NumberDistribution, Settings
 
 _MISSING: Any = object()
@@ -98,7 +99,12 @@ def key_of(target: str) -> str:
 class _Writer:
     def __init__(self, settings: Settings, left_out: set[str]) -> None:
         self._settings = settings
-        self._left_out = left_out
+        experiment = settings.experiment
+        chooses = experiment.find_max is not None or experiment.recipe is not None
+        self._left_out = left_out | {
+            *MADE_BY_RECIPE.get(experiment.recipe or "", ()),
+            *(["load.concurrency"] if chooses else []),
+        }
         self.defaults: list[tuple[str, Any]] = []
 
     def section(self, keys: Section, path: str) -> dict[str, Any]:
@@ -232,6 +238,8 @@ class _Writer:
         return {"points": points} if points else _MISSING
 
     def write_slos(self, _row: Special, _path: str) -> Any:
+        if "goodput" in self._left_out:
+            return _MISSING
         pairs = [pair.partition(":") for pair in self._settings.goodput.replace(",", " ").split()]
         return {tag: _number(limit) for tag, _, limit in pairs} or _MISSING
 
