@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -59,8 +60,13 @@ def test_growth_of_counters_is_that_of_the_profiling_phase(program: Program, moc
     metrics = json.loads(done.text(NAMES[0]))["metrics"]
     assert metrics["vllm:e2e_request_latency_seconds"]["series"][0]["stats"]["count"] == 12
     assert metrics["vllm:num_requests_running"]["series"][0]["stats"]["max"] == 0
-    assert "vllm:request_success" in done.text(NAMES[1])
-    assert "Server Metrics JSON Export" in done.out
+    rows = list(csv.reader(done.text(NAMES[1]).splitlines()))
+    header = next(row for row in rows if row[4:5] == ["total"])
+    counts = [dict(zip(header, row, strict=True)) for row in rows if row[2:3] == ["vllm:request_success"]]
+    assert header[:4] == ["Endpoint", "Type", "Metric", "Unit"]
+    assert sum(float(row["total"]) for row in counts) == 12
+    assert {row["finished_reason"] for row in counts} >= {"stop", "length"}
+    assert NAMES[0] in done.out
 
 
 def test_each_point_of_a_sweep_has_its_own_growth(program: Program, mock: Callable[..., MockServer]) -> None:

@@ -1,10 +1,11 @@
-"""Write `server_metrics_export.csv`: comments, then a section for each type of metric."""
+"""Write `server_metrics_export.csv`: comments, then a section for each type of metric, with AIPerf's columns."""
 
 from __future__ import annotations
 
 import csv
 import io
 from itertools import groupby
+from urllib.parse import urlsplit
 
 from penstock.metrics.summary import Summary
 from penstock.reports.artifacts import replacing
@@ -29,10 +30,21 @@ def _text(metrics: ServerMetrics) -> str:
     for kind, members in groupby(by_type, key=lambda item: item[1].type):
         rows = [(name, metric, series) for name, metric in members for series in metric.series]
         names = list(dict.fromkeys(statistic for _, _, series in rows for statistic in series.stats))
+        labels = sorted({label for _, _, series in rows for label in series.labels})
         text.write("\r\n")
-        write(("Endpoint", "Type", "Metric", "Labels", "Unit", *names))
+        write(("Endpoint", "Type", "Metric", "Unit", *names, *labels, "Description"))
         for name, metric, series in rows:
-            labels = ";".join(f"{key}={value}" for key, value in series.labels.items())
             cells = (f"{series.stats[n]:.6g}" if n in series.stats else "" for n in names)
-            write((series.endpoint_url, kind, name, labels, metric.unit or "", *cells))
+            texts = (series.labels.get(label, "") for label in labels)
+            write(
+                (
+                    urlsplit(series.endpoint_url).netloc,
+                    kind,
+                    name,
+                    metric.unit or "",
+                    *cells,
+                    *texts,
+                    metric.description,
+                )
+            )
     return text.getvalue()
