@@ -151,7 +151,7 @@ def walk(root: Any, shape: Shape, source: str, found: Texts | None = None, addre
             if kind is str:
                 if not value:
                     continue
-                string = member if type(member) is int else member.string  # type: ignore[union-attr]
+                string = member.string if isinstance(member, FieldMap) else member
                 if string == SKIP:
                     continue
                 if string > UNKNOWN:
