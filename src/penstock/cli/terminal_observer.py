@@ -213,6 +213,8 @@ class TerminalObserver(Observer):
             self._feed.builder.add_sample(sample)
 
     def finished(self) -> None:
+        if self._aiperf_log is not None:
+            self._aiperf_log.add("The last request has ended")
         if self._display is not None:
             self._display.finish()
 
