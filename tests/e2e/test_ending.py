@@ -66,7 +66,7 @@ def test_successful_run_ends_with_status_0(mock, program):
 
 
 def test_failed_start_keeps_the_previous_run(mock, program):
-    before = program.profile(mock().url, "--request-count", 3)
+    before = program.profile(mock().url, "--request-count", 3, command="penstock")
     with closed_port() as port:
         outcome = program.profile(f"localhost:{port}", "--request-count", 5, into=before.folder)
     assert outcome.status == 2
