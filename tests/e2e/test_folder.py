@@ -49,7 +49,7 @@ def test_killed_run_has_removed_the_files_of_the_previous_run(mock, program: Pro
     first = program.profile(server.url, "--profile-export-prefix", "first")
     names = {path.name for path in first.folder.iterdir()}
     assert {"first.json", "first.csv", "first.jsonl", "inputs.json", "log"} <= names
-    second = program.begin(server.url, "--request-count", 10_000, into=first.folder)
+    second = program.begin(server.url, "--request-count", 10_000, into=first.folder, command="penstock")
     wait_for(lambda: sum(1 for _ in server.log.open()) > 20, what="the second run's load")
     second.process.kill()
     second.process.wait()

@@ -54,7 +54,7 @@ class Run:
         write_records(self._folder, 150)
         return self
 
-    def wait(self, until: Callable[[Any], bool]) -> Any:
+    def wait(self, until: Callable[[Any], bool], **_: Any) -> Any:
         until(self)
         return SimpleNamespace(next_position=0)
 
