@@ -100,12 +100,16 @@ class RunFolder:
         self.began = True
         with contextlib.suppress(FileNotFoundError):
             os.rename(self._old, self._gone)
+        outdated = list(outdated)
         for path in outdated:
             with contextlib.suppress(FileNotFoundError):
                 if os.path.isdir(self._gone):  # deleting gigabytes would delay the requests
                     os.rename(path, os.path.join(self._gone, os.path.basename(path)))
                 else:
                     os.remove(path)
+        for folder in {os.path.dirname(path) for path in outdated} - {self._path}:
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)  # only if it is empty
 
     def __exit__(self, *_: object) -> None:
         if self.began:
