@@ -94,6 +94,7 @@ def folder(server: HttpServer, tmp_path_factory: pytest.TempPathFactory) -> Path
         "5",
         "--tokenizer",
         "builtin",
+        "--no-server-metrics",
         "--random-seed",
         "1",
     ]
