@@ -38,7 +38,8 @@ class ReplyLengths(Sink):
         self.lines.append(f"{record.number} {measures.values['reply_words']}\\n")
 
     def add_sample(self, sample):
-        self.lines.append(f"{sample.source} {sample.values['polls']}\\n")
+        if sample.source == "poll_counter":  # others are those of the server's metrics
+            self.lines.append(f"{sample.source} {sample.values['polls']}\\n")
 
     def finish(self, summary):
         with replacing(self.path) as file:

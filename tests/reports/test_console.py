@@ -120,6 +120,17 @@ def test_intervals_and_the_steady_state_are_shown(tmp_path):
     assert run.json["steady_state"]["metrics"]["time_to_first_token"]["count"] == 400
 
 
+def test_interval_of_the_throughput_contains_the_throughput_of_the_whole_run(tmp_path):
+    """The load rises and falls at the ends of a run, which its throughput covers."""
+    records = [
+        make_record(number=i, at=200 * i, end=(200 * i + 1700) * MS, stamps=[50 * MS, 1600 * MS], pieces=[1, 4])
+        for i in range(400)
+    ]
+    run = report_run(tmp_path, records)
+    interval = run.json["confidence_intervals"]["metrics"]["request_throughput"]["avg"]
+    assert interval["low"] <= run.json["request_throughput"]["avg"] < 4.95 < interval["high"]
+
+
 def test_steady_state_after_slow_requests_has_rows_of_its_own(tmp_path):
     latencies = [800 if i < 40 else 105 + i % 7 for i in range(400)]
     records = [

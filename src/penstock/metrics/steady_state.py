@@ -75,13 +75,13 @@ def steady_state(table: SeriesTable, window: Window, over_time: Mapping[str, Sta
         requests=int((table.started_in(window) & table.succeeded).sum()),
         head=int((table.starts < window[0]).sum()),
         metrics=metrics,
-        intervals=_with_rates(intervals(table, window, whole=False), metrics),
+        intervals=with_rates(intervals(table, window, whole=False), metrics),
     )
 
 
-def _with_rates(found: Intervals, metrics: Mapping[str, Stats]) -> Intervals:
-    """Return the intervals, those of rates extended to the rates of the window. They come from the times between requests that
-    ended, so at the edges of the window they count others than the rates do."""
+def with_rates(found: Intervals, metrics: Mapping[str, Stats]) -> Intervals:
+    """Return the intervals, those of rates extended to the rates themselves. An interval comes from the times between requests
+    that ended, so at the edges of its window it counts others than the rate does."""
     for tag, stats in metrics.items():
         interval = found.get(tag, {}).get("avg")
         if stats.avg is not None and interval is not None and interval.low is not None and interval.high is not None:

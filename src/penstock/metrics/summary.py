@@ -30,6 +30,7 @@ from penstock.metrics.steady_state import (
     censored,
     steady_state,
     steady_window,
+    with_rates,
 )
 from penstock.metrics.token_agreement import TokenAgreement, TokenTotals
 from penstock.processes import in_background
@@ -295,7 +296,7 @@ class SummaryBuilder:
         from_series = in_background(self._from_series) if is_large else self._from_series
         metrics = profiling.metrics()
         warmup_metrics = warmup.metrics() if warmup_requests else None
-        return Summary(
+        summary = Summary(
             metrics=metrics,
             warmup_metrics=warmup_metrics,
             phases=[] if warmup_metrics is None else list(self._phase_summaries(warmup_metrics, metrics)),
@@ -332,6 +333,8 @@ class SummaryBuilder:
             proof=Proof(self._root.requests, self._root.root()),
             **from_series(),
         )
+        summary.intervals = with_rates(summary.intervals, metrics)
+        return summary
 
     def _branch_stats(self, *, with_warmup: bool) -> dict[str, BranchStats]:
         kinds = ("warmup", "profiling") if with_warmup else ("profiling",)
