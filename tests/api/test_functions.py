@@ -152,8 +152,8 @@ def test_sweep_returns_a_result_for_each_point(url: str, tmp_path: Path) -> None
     assert swept.best["best_throughput"] == {"concurrency": 4}
     assert {"concurrency": 4} in swept.pareto_optimal
     first, *_, last = [point.result for point in swept if point.result is not None]
-    assert penstock.compare(first, last).a.name.endswith("run_0001")
-    assert (tmp_path / "sweep_aggregate" / "profile_export_aiperf_sweep.json").exists()
+    assert penstock.compare(first, last).a.name.endswith("trial_0001/concurrency_1")
+    assert (tmp_path / "aggregate" / "sweep_aggregate" / "profile_export_aiperf_sweep.json").exists()
 
 
 def test_list_of_one_value_is_a_sweep_with_one_point(tmp_path: Path) -> None:

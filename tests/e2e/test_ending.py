@@ -315,7 +315,7 @@ def test_closed_standard_output_ends_the_run_silently(mock, program):
 def test_only_requests_that_time_out_fail(mock, program):
     server = mock(ttft=10, stall="inf", stall_after=0, stall_rate=0.3, seed=6)
     flags = ["--request-count", 12, "--concurrency", 12, "--request-timeout-seconds", 3]
-    outcome = program.profile(server.url, *flags)
+    outcome = program.profile(server.url, *flags, command="penstock")
     stalled = sum(1 for t in server.logged_requests() if t["fault"])
     assert stalled > 0
     assert outcome.status == 1
