@@ -31,7 +31,7 @@ def reference(url: str, streaming: bool, more: tuple[str, ...] = ()) -> float:
         flags = ["--streaming"] if streaming else []
         tokenizer = os.environ.get("REFERENCE_TOKENIZER", "builtin")
         command = [os.environ["REFERENCE_AIPERF"], "profile", "--model", "m", "--tokenizer", tokenizer]
-        command += ["--url", url, "--request-count", "4000", "--artifact-dir", folder, "--quiet"]
+        command += ["--url", url, "--request-count", "4000", "--artifact-dir", folder, "--ui", "none"]
         done = subprocess.run([*command, *_PROMPTS, *flags, *more], capture_output=True, text=True, timeout=600)
         if done.returncode:
             raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
