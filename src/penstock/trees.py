@@ -1,8 +1,8 @@
 """Trees of conversations: which conversation starts another, and which turn waits for others.
 
 A tree is plain data. The dataset of a run makes it, the payload store keeps it, the scheduler follows it, and the report reads
-it. All turns of a tree are numbered through: those of its root first, then those of each other conversation. So a request of a
-run is identified by its session and its turn, as in a run without trees.
+it. The turns of a tree are numbered consecutively: those of its root first, then those of each other conversation. So a request
+is identified by its session and its turn, as in a run without trees.
 """
 
 from __future__ import annotations

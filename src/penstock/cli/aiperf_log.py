@@ -1,5 +1,5 @@
-"""What scripts for AIPerf wait for: a sentence on standard output once the load has begun, and a log file in each artifact
-folder."""
+"""The sentence on standard output and the log file that scripts for AIPerf wait for. The sentence is printed once the load has
+begun; each artifact folder has a log file."""
 
 from __future__ import annotations
 

@@ -282,7 +282,7 @@ def _cycle(rows: dict[str, _Row]) -> list[str]:
 
 
 def _child(node: Node, parent: Node, number: int, link: _Link) -> Node:
-    """Return the node of a child, in the numbers of its tree."""
+    """Return the node of a child, with the turn and node numbers of its tree."""
     at_start = link.turn == AT_START
     return msgspec.structs.replace(
         node,

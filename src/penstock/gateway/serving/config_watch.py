@@ -37,7 +37,7 @@ class FileWatch:
         self.accept()
 
     def accept(self) -> None:
-        """Take the files as they are now for unchanged."""
+        """Regard the current contents of the files as unchanged."""
         self._applied = self._seen = tuple(map(file_signature, self._paths))
 
     def changed(self) -> bool:
